@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/acceptor_statistics.hpp>
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/connectable.hpp>
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <boost/asio/cancellation_state.hpp>
 #include <boost/asio/compose.hpp>
+#include <boost/asio/execution/executor.hpp>
+#include <boost/asio/execution_context.hpp>
+#include <boost/asio/is_executor.hpp>
 #include <boost/asio/socket_base.hpp>
 
 #include <concepts>
@@ -33,11 +38,34 @@ struct info_result {
 
 template <class Object, class Source>
 concept opened_from = connectable<Object> && requires(Object& o, const Source& s, error_code& ec) {
-  o.open(s, typename Object::options_type(), ec);
+  { o.open(s, typename Object::options_type(), ec) } -> std::same_as<void>;
 };
 
 template <class Token>
 concept no_options = !std::same_as<std::decay_t<Token>, accept_options>;
+
+/// A completion token of an accept that makes an object, rather than options of either kind.
+template <class Object, class Token>
+concept no_options_of =
+    no_options<Token> && !std::same_as<std::decay_t<Token>, typename Object::options_type>;
+
+template <class Context>
+concept execution_context = std::convertible_to<Context&, asio::execution_context&>;
+
+/// An executor, or an execution context, on which an object can be made.
+template <class Where, class Object>
+concept home_of = (execution_context<Where> || asio::is_executor<std::decay_t<Where>>::value ||
+                   asio::execution::is_executor<std::decay_t<Where>>::value) &&
+                  std::constructible_from<Object, Where&>;
+
+/// The executor of a `home_of`, as a value: an initiation can keep it.
+template <class Where>
+auto executor_of(Where& where) {
+  if constexpr (execution_context<Where>)
+    return where.get_executor();
+  else
+    return where;
+}
 
 /// Returns false and stores the error in the operation if there is no queue pair to connect.
 inline bool give(const connection_end& end, connect_operation& op) {
@@ -49,6 +77,7 @@ inline bool give(const connection_end& end, connect_operation& op) {
 
 } // namespace detail
 
+#pragma GCC visibility push(default)
 /// A request for a connection that has been neither accepted nor rejected. Move-only; the
 /// destructor rejects the request. It must not outlive the execution context of the acceptor that
 /// received it.
@@ -94,6 +123,7 @@ private:
 
   std::shared_ptr<detail::cm_connection> connection_;
 };
+#pragma GCC visibility pop
 
 /// An Asio I/O object that listens for connections by rdma_cm (rdma_cm(7)). The connection
 /// manager's events are processed in the execution context, and no function blocks. An exception is
@@ -130,8 +160,13 @@ public:
   template <class ExecutorOrContext>
   basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint,
                  int backlog = asio::socket_base::max_listen_connections)
+      : basic_acceptor(std::forward<ExecutorOrContext>(ex), endpoint,
+                       acceptor_options().set_backlog(backlog)) {}
+  template <class ExecutorOrContext>
+  basic_acceptor(ExecutorOrContext&& ex, const endpoint_type& endpoint,
+                 const acceptor_options& options)
       : basic_acceptor(std::forward<ExecutorOrContext>(ex)) {
-    open(endpoint, backlog);
+    open(endpoint, options);
   }
 
   basic_acceptor(basic_acceptor&&) noexcept = default;
@@ -157,20 +192,30 @@ public:
   /// to be accepted, and further ones are rejected. Peers that connect at the same time all count,
   /// even if they are accepted one after the other. A request that its connector has abandoned
   /// makes room for another one if the device reports that (siw does not). A request that is lost
-  /// in the kernel ends with the connector's timeout at the latest. Errors: `already_open`,
-  /// `address_in_use`, `error::no_gid` if no RDMA device has the address,
-  /// `error::loopback_address`, `error::no_device`, `access_denied` for a privileged port, or the
-  /// system's.
-  void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
+  /// in the kernel ends with the connector's timeout at the latest. `acceptor_options` has further
+  /// limits of what connectors can cost. Errors: `already_open`, `invalid_argument` if no handshake
+  /// may be under way or the patience is negative, `address_in_use`, `error::no_gid` if no RDMA
+  /// device has the address, `error::loopback_address`, `access_denied` for a privileged port, or
+  /// the system's. Without an RDMA device: `error::no_device`. If the process cannot use a device
+  /// or the connection manager: `error::device_permission`, `error::device_file_missing`,
+  /// `error::module_missing` or `error::provider_missing`; the message names the file, the module
+  /// or the device.
+  void open(const endpoint_type& endpoint, const acceptor_options& options, error_code& ec) {
     detail::open_object(impl_, ec, [&] {
-      return detail::open_acceptor(io_.context(), io_.get(), endpoint, backlog, ec);
+      return detail::open_acceptor(io_.context(), io_.get(), endpoint, options, ec);
     });
+  }
+  void open(const endpoint_type& endpoint, const acceptor_options& options) {
+    error_code ec;
+    open(endpoint, options, ec);
+    detail::throw_if(ec, "acceptor::open", endpoint);
+  }
+  void open(const endpoint_type& endpoint, int backlog, error_code& ec) {
+    open(endpoint, acceptor_options().set_backlog(backlog), ec);
   }
   void open(const endpoint_type& endpoint,
             int backlog = asio::socket_base::max_listen_connections) {
-    error_code ec;
-    open(endpoint, backlog, ec);
-    detail::throw_if(ec, "acceptor::open");
+    open(endpoint, acceptor_options().set_backlog(backlog));
   }
 
   /// Listens with an id that has been bound (rdma_bind_addr(3)) and does not listen yet, so that
@@ -180,16 +225,22 @@ public:
   /// caller still owns the id, with an event channel of its own if it had already moved. If the id
   /// cannot move back, for lack of a descriptor or of kernel memory, its `context` is null, and the
   /// caller must destroy it before the execution context. Errors: `already_open`,
-  /// `invalid_argument` for null, or the system's.
-  void assign(native_handle_type id, int backlog, error_code& ec) {
+  /// `invalid_argument` for null or for options as in `open`, or the system's.
+  void assign(native_handle_type id, const acceptor_options& options, error_code& ec) {
     detail::open_object(impl_, ec, [&] {
-      return detail::adopt_acceptor(io_.context(), io_.get(), id, backlog, ec);
+      return detail::adopt_acceptor(io_.context(), io_.get(), id, options, ec);
     });
   }
-  void assign(native_handle_type id, int backlog = asio::socket_base::max_listen_connections) {
+  void assign(native_handle_type id, const acceptor_options& options) {
     error_code ec;
-    assign(id, backlog, ec);
+    assign(id, options, ec);
     detail::throw_if(ec, "acceptor::assign");
+  }
+  void assign(native_handle_type id, int backlog, error_code& ec) {
+    assign(id, acceptor_options().set_backlog(backlog), ec);
+  }
+  void assign(native_handle_type id, int backlog = asio::socket_base::max_listen_connections) {
+    assign(id, acceptor_options().set_backlog(backlog));
   }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
@@ -209,6 +260,13 @@ public:
     return result;
   }
 
+  /// The counters since the acceptor was opened; zeros if it is not open. A request that is refused
+  /// because of its protocol is reported nowhere else: the operation waits for the next request.
+  /// May be called from any thread, except while another thread opens, closes or moves the object.
+  acceptor_statistics statistics() const {
+    return impl_ ? detail::statistics(*impl_) : acceptor_statistics();
+  }
+
   /// Stops listening, rejects the waiting requests, and ends the operations that wait for a request
   /// with `operation_aborted`. The acceptance of a request that was taken continues.
   void close() {
@@ -223,19 +281,20 @@ public:
 
   /// Takes the next request and connects the queue pair, or the object that has one. A request of a
   /// peer that does not use the object's protocol is rejected, and the operation waits for the next
-  /// one. Errors: `already_connected`, at once, if the queue pair is connected or being connected,
-  /// or waits in another `async_accept` of the acceptor; `operation_not_supported` for a queue pair
-  /// that is not of type `IBV_QPT_RC`; `error::wrong_device`; `connection_aborted` if the connector
-  /// gave up; `timed_out`; `message_size`; `error::device_removed` if the acceptor's device was
-  /// removed; `bad_descriptor` if the queue pair is closed before a request arrives; the system's;
-  /// or the reason of a concurrent failure of the queue pair. Cancellation: all types. If the
-  /// operation is cancelled before a request arrives, the queue pair is unchanged and no request is
-  /// lost; after that the queue pair has failed, and `total` alone has no effect. Closing the queue
-  /// pair after a request has arrived also cancels the operation. A failed object can accept again
-  /// after it has been closed and opened.
+  /// one; `statistics` counts such requests. Errors: `already_connected`, at once, if the queue
+  /// pair is connected or being connected, or waits in another `async_accept` of the acceptor;
+  /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`;
+  /// `error::wrong_device`; `connection_aborted` if the connector gave up; `timed_out`;
+  /// `message_size`; `error::device_removed` if the acceptor's device was removed; `bad_descriptor`
+  /// if the queue pair is closed before a request arrives; the system's; or the reason of a
+  /// concurrent failure of the queue pair. Cancellation: all types. If the operation is cancelled
+  /// before a request arrives, the queue pair is unchanged and no request is lost; after that the
+  /// queue pair has failed, and `total` alone has no effect. Closing the queue pair after a request
+  /// has arrived also cancels the operation. A failed object can accept again after it has been
+  /// closed and opened.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(Object& object, const accept_options& options, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::info_result::signature>(
+    return detail::begin_async<Token, detail::info_result::signature>(
         initiate_accept{this}, token, detail::connection_end(object), options);
   }
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
@@ -245,8 +304,8 @@ public:
   }
 
   /// Accepts, like the function above, with a new object. The operation opens the object on the
-  /// acceptor's executor, with a pool or shared receives and the object's options:
-  /// `async_accept<stream>(pool, {}, token)`.
+  /// acceptor's executor, with a pool or shared receives and, if they are given, the object's
+  /// options: `async_accept<stream>(pool, token)`.
   /// Signature `void(error_code, Object)`: after an error, which may also be one of the object's
   /// `open`, the object is not open. A stream reports its peer by `remote_endpoint`, as a socket
   /// does; to get the `connection_info` of another object, use the form above.
@@ -257,6 +316,18 @@ public:
   /// pair that the connector's first bytes caused. If the acceptor listens at the addresses of all
   /// devices, `error::wrong_device` is one of them too. `close` and `cancel` of the acceptor then
   /// end the operation with `operation_aborted`.
+  template <class Object, class Source>
+  requires detail::opened_from<Object, Source>
+  auto async_accept(const Source& source) {
+    return async_accept<Object>(source, typename Object::options_type(), accept_options(),
+                                asio::default_completion_token_t<executor_type>());
+  }
+  template <class Object, class Source, class Token>
+  requires detail::opened_from<Object, Source> && detail::no_options_of<Object, Token>
+  auto async_accept(const Source& source, Token&& token) {
+    return async_accept<Object>(source, typename Object::options_type(), accept_options(),
+                                std::forward<Token>(token));
+  }
   template <class Object, class Source,
             class Token = asio::default_completion_token_t<executor_type>>
   requires detail::opened_from<Object, Source> && detail::no_options<Token>
@@ -269,8 +340,45 @@ public:
   requires detail::opened_from<Object, Source>
   auto async_accept(const Source& source, const typename Object::options_type& options,
                     const accept_options& how, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code, Object)>(initiate_accept_made<Object>{this},
-                                                                 token, source, options, how);
+    return accept_on<Object>(get_executor(), source, options, how, token);
+  }
+
+  /// Accepts, like the functions above, with a new object on another executor: a strand, or an
+  /// execution context that another thread runs, for instance. `where` is the executor, or the
+  /// execution context: `async_accept<stream>(where, pool, token)`. The object belongs to the
+  /// context of `where`, as if it had been made with `where`; shared receives must belong to that
+  /// context. The accept itself is work of the acceptor's context only, and its handler's default
+  /// executor is the acceptor's. The context of `where` must exist until the handler has been
+  /// called or destroyed.
+  template <class Object, class Where, class Source>
+  requires detail::home_of<Where, Object> && detail::opened_from<Object, Source>
+  auto async_accept(Where&& where, const Source& source) {
+    return async_accept<Object>(where, source, typename Object::options_type(), accept_options(),
+                                asio::default_completion_token_t<executor_type>());
+  }
+  template <class Object, class Where, class Source, class Token>
+  requires detail::home_of<Where, Object> && detail::opened_from<Object, Source> &&
+      detail::no_options_of<Object, Token>
+  auto async_accept(Where&& where, const Source& source, Token&& token) {
+    return async_accept<Object>(where, source, typename Object::options_type(), accept_options(),
+                                std::forward<Token>(token));
+  }
+  template <class Object, class Where, class Source,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires detail::home_of<Where, Object> && detail::opened_from<Object, Source> &&
+      detail::no_options<Token>
+  auto async_accept(Where&& where, const Source& source,
+                    const typename Object::options_type& options, Token&& token = {}) {
+    return async_accept<Object>(where, source, options, accept_options(),
+                                std::forward<Token>(token));
+  }
+  template <class Object, class Where, class Source,
+            class Token = asio::default_completion_token_t<executor_type>>
+  requires detail::home_of<Where, Object> && detail::opened_from<Object, Source>
+  auto async_accept(Where&& where, const Source& source,
+                    const typename Object::options_type& options, const accept_options& how,
+                    Token&& token = {}) {
+    return accept_on<Object>(detail::executor_of(where), source, options, how, token);
   }
 
   /// Takes the next request, for inspection before it is accepted or rejected. Errors:
@@ -278,15 +386,17 @@ public:
   /// device was removed. Cancellation: all types; no request is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_request(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code, connection_request)>(
+    return detail::begin_async<Token, void(error_code, connection_request)>(
         initiate_wait_request{this}, token);
   }
 
-  /// Accepts a request taken by `async_wait_request`. Otherwise as the other `async_accept`.
+  /// Accepts a request taken by `async_wait_request`. Otherwise as the other `async_accept`, but a
+  /// connector that does not use the object's protocol ends the operation, with
+  /// `error::incompatible_peer`.
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(connection_request request, Object& object, const accept_options& options,
                     Token&& token = {}) {
-    return asio::async_initiate<Token, detail::info_result::signature>(
+    return detail::begin_async<Token, detail::info_result::signature>(
         initiate_accept_request{io_}, token, request.release(), detail::connection_end(object),
         options);
   }
@@ -300,6 +410,14 @@ private:
   // For the conversion from an object with another executor.
   template <class>
   friend class basic_acceptor;
+
+  template <class Object, class Where, class Source, class Token>
+  auto accept_on(const Where& where, const Source& source,
+                 const typename Object::options_type& options, const accept_options& how,
+                 Token& token) {
+    return detail::begin_async<Token, void(error_code, Object)>(initiate_accept_made<Object>{this},
+                                                                token, where, source, options, how);
+  }
 
   struct prepare_accept {
     bool operator()(detail::accept_operation& op) const {
@@ -393,15 +511,15 @@ private:
   // launched more than once.
   template <class Object>
   struct initiate_accept_made : detail::initiation<basic_acceptor> {
-    template <class Handler, class Source>
-    void operator()(Handler&& handler, const Source& source,
+    template <class Handler, class Where, class Source>
+    void operator()(Handler&& handler, const Where& where, const Source& source,
                     const typename Object::options_type& options, const accept_options& how) const {
       std::optional<std::uint64_t> cancels;
       if (this->self->impl_)
         cancels = detail::cancels(*this->self->impl_);
       asio::async_compose<Handler, void(error_code, Object)>(
           accept_made<Object, Source>{this->self->impl_, this->self->io_, cancels, source, options,
-                                      how, std::make_unique<Object>(this->get_executor())},
+                                      how, std::make_unique<Object>(where)},
           handler, this->get_executor());
     }
   };

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/begin_async.hpp>
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/detail/locks/alock_face.hpp>
 #include <asio_rdma/global_memory.hpp>
 #include <asio_rdma/remote_ptr.hpp>
@@ -34,6 +36,17 @@ class alignas(64) alock_words {
 struct alock_options {
   std::uint32_t local_budget = 8;
   std::uint32_t remote_budget = 8;
+
+  /// Each sets the member of its name and returns the options:
+  /// `alock_options().set_local_budget(…)`. Calls can be chained.
+  ///@{
+  alock_options& set_local_budget(std::uint32_t value) {
+    return detail::set(*this, local_budget, value);
+  }
+  alock_options& set_remote_budget(std::uint32_t value) {
+    return detail::set(*this, remote_budget, value);
+  }
+  ///@}
 };
 
 /// A held `alock`. The destructor releases the lock. Move-only; false if the guard holds no lock.
@@ -78,7 +91,7 @@ private:
 ///
 ///     alock lock(memory, where);
 ///     {
-///       alock_guard held = co_await lock.async_lock(asio::use_awaitable);
+///       alock_guard held = co_await lock.async_lock(asio::deferred);
 ///       // ...
 ///     }
 ///
@@ -137,7 +150,7 @@ public:
   /// successor. The context has work until then.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_lock(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code, alock_guard)>(initiate_lock{this}, token);
+    return detail::begin_async<Token, void(error_code, alock_guard)>(initiate_lock{this}, token);
   }
 
   /// Releases a lock, of this object or of another one. The operation completes when other parties
@@ -149,12 +162,13 @@ public:
   /// still gets the lock. Cancellation: none.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_unlock(alock_guard held, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_unlock{this}, token,
-                                                         std::move(held));
+    return detail::begin_async<Token, void(error_code)>(initiate_unlock{this}, token,
+                                                        std::move(held));
   }
 
 private:
   struct lock_result {
+    static constexpr const char* name = "async_lock"; // for handler tracking
     static std::tuple<alock_guard> arguments(detail::alock_operation& op) {
       return {alock_guard(std::exchange(op.granted, nullptr))};
     }

@@ -4,6 +4,11 @@
 #include <asio_rdma/detail/verbs/memory_block.hpp>
 #include <asio_rdma/error.hpp>
 
+namespace asio_rdma::detail {
+class dropped_blocks;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 class buffer_access;
@@ -11,7 +16,6 @@ class registered_buffer;
 
 namespace detail {
 class access_service;
-class dropped_blocks;
 struct access_initiation;
 void leak(buffer_access access) noexcept;
 } // namespace detail
@@ -74,3 +78,4 @@ private:
 };
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

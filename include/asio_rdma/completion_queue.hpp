@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/execution_context.hpp>
 
@@ -10,6 +11,11 @@
 #include <memory>
 #include <optional>
 
+namespace asio_rdma::detail {
+class completion_queue_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 /// How a completion queue awaits completions.
@@ -30,6 +36,23 @@ struct completion_queue_options {
   /// first of them by the number of the CPU on which the device was opened. Another number is
   /// refused with `invalid_argument` (ibv_create_cq(3)).
   std::optional<int> completion_vector = std::nullopt;
+
+  /// Each sets the member of its name and returns the options:
+  /// `completion_queue_options().set_mode(…)`. Calls can be chained.
+  ///@{
+  completion_queue_options& set_mode(completion_mode value) {
+    return detail::set(*this, mode, value);
+  }
+  completion_queue_options& set_entries(std::uint32_t value) {
+    return detail::set(*this, entries, value);
+  }
+  completion_queue_options& set_spin(std::chrono::microseconds value) {
+    return detail::set(*this, spin, value);
+  }
+  completion_queue_options& set_completion_vector(std::optional<int> value) {
+    return detail::set(*this, completion_vector, value);
+  }
+  ///@}
 };
 
 /// Counters of a completion queue.
@@ -39,10 +62,6 @@ struct completion_counters {
   std::uint64_t events = 0;      ///< Events read from the completion channel.
   std::uint64_t completions = 0; ///< Work completions polled.
 };
-
-namespace detail {
-class completion_queue_impl;
-} // namespace detail
 
 /// A completion queue of an execution context and a device (ibv_create_cq(3)), for as many queue
 /// pairs as it has room for. A queue pair that is opened without one uses a shared one, so most
@@ -100,3 +119,4 @@ private:
 };
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

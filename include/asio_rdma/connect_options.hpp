@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/build.hpp>
+#include <asio_rdma/detail/core/set.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/socket_base.hpp>
 
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma {
@@ -16,9 +20,42 @@ namespace asio_rdma {
 /// data fail with `asio::error::message_size`.
 using private_data = std::vector<std::byte>;
 
+/// Options of an acceptor. They bound what connectors can make it spend before they are connected.
+struct acceptor_options {
+  acceptor_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
+
+  /// Requests that wait to be accepted; further ones are rejected.
+  int backlog = boost::asio::socket_base::max_listen_connections;
+  /// Handshakes under way: requests that have been answered, and whose connectors have not
+  /// confirmed the answer. Each has a queue pair, and the first receives of a connection or a
+  /// stream. Further requests wait. On iWARP the answer completes an accept; the handshake of a
+  /// connection or a stream lasts until the connector's first frame.
+  std::uint32_t handshakes = 64;
+  /// A handshake without a confirmation gives way if a request waits that cannot be answered
+  /// otherwise: after the `timeout` of its accept divided by the number of handshakes and waiting
+  /// requests, but not before this time. Its accept, or on iWARP its connection, ends with
+  /// `timed_out`. Give connectors the round-trip time of the network. Until a second has passed
+  /// without that, the newest request is answered first, of the source that has the fewest
+  /// handshakes: the older requests are likely to be silent, too. A source is an IPv4 address, or
+  /// an IPv6 network of 64 bits.
+  std::chrono::milliseconds patience{200};
+
+  /// Each sets the member of its name and returns the options:
+  /// `acceptor_options().set_backlog(…)`. Calls can be chained.
+  ///@{
+  acceptor_options& set_backlog(int value) { return detail::set(*this, backlog, value); }
+  acceptor_options& set_handshakes(std::uint32_t value) {
+    return detail::set(*this, handshakes, value);
+  }
+  acceptor_options& set_patience(std::chrono::milliseconds value) {
+    return detail::set(*this, patience, value);
+  }
+  ///@}
+};
+
 /// Options of an attempt to connect.
 struct connect_options {
-  connect_options() {} // gcc 12 destroys a temporary aggregate in a co_await expression twice
+  connect_options() {} // as `acceptor_options`
 
   private_data data; ///< For the acceptor, with the request.
   /// For each endpoint tried; then `timed_out`. A request that is rejected as stale (the peer still
@@ -32,14 +69,42 @@ struct connect_options {
   /// on iWARP its use depends on the driver. Empty: the administrator's setting on RoCE
   /// (`default_roce_tos` in /sys/kernel/config/rdma_cm), 0 otherwise.
   std::optional<std::uint8_t> type_of_service = std::nullopt;
+
+  /// Each sets the member of its name and returns the options:
+  /// `connect_options().set_data(…)`. Calls can be chained.
+  ///@{
+  connect_options& set_data(private_data value) {
+    return detail::set(*this, data, std::move(value));
+  }
+  connect_options& set_timeout(std::chrono::milliseconds value) {
+    return detail::set(*this, timeout, value);
+  }
+  connect_options& set_local(const std::optional<boost::asio::ip::tcp::endpoint>& value) {
+    return detail::set(*this, local, value);
+  }
+  connect_options& set_type_of_service(std::optional<std::uint8_t> value) {
+    return detail::set(*this, type_of_service, value);
+  }
+  ///@}
 };
 
 /// Options of an accept.
 struct accept_options {
-  accept_options() {} // as `connect_options`
+  accept_options() {} // as `acceptor_options`
 
   private_data data;                        ///< For the connector, with the acceptance.
   std::chrono::milliseconds timeout{10000}; ///< From the request to the connection.
+
+  /// Each sets the member of its name and returns the options:
+  /// `accept_options().set_data(…)`. Calls can be chained.
+  ///@{
+  accept_options& set_data(private_data value) {
+    return detail::set(*this, data, std::move(value));
+  }
+  accept_options& set_timeout(std::chrono::milliseconds value) {
+    return detail::set(*this, timeout, value);
+  }
+  ///@}
 };
 
 /// The endpoints and the private data of a new connection, or of a refusal.

@@ -7,11 +7,14 @@
 #include <memory>
 #include <utility>
 
+namespace asio_rdma::detail {
+class connection_target;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 namespace detail {
-
-class connection_target;
 
 /// The queue pair of an object with a protocol of its own.
 const std::shared_ptr<queue_pair_impl>& queue_pair_of(const connection_target& target) noexcept;
@@ -43,3 +46,4 @@ template <class Object>
 concept connectable = std::constructible_from<detail::connection_end, const Object&>;
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -5,11 +5,16 @@
 #include <asio_rdma/connection_options.hpp>
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
 #include <asio_rdma/detail/connection/connection_face.hpp>
+#include <asio_rdma/detail/connection/loan_revocation.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/link/open_calls.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/message.hpp>
+#include <asio_rdma/revocation.hpp>
 #include <asio_rdma/shared_receives.hpp>
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/async_result.hpp>
@@ -20,7 +25,6 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <variant>
 
 namespace asio_rdma {
 /// An Asio I/O object that carries messages between two programs, whole, in order and of any size,
@@ -46,12 +50,14 @@ namespace asio_rdma {
 ///
 /// *Errors.* `not_connected`; `invalid_argument` for a `registered_buffer` of another protection
 /// domain than the pool's; `error::buffer_in_use`; `error::pool_limit` and others of
-/// `memory_pool::allocate`; `message_size` for a message that the peer does not accept and
-/// `no_memory` for one that the peer has no memory for (after both the connection remains usable);
+/// `memory_pool::allocate`; `error::peer_message_limit` for a message that the peer does not accept
+/// and `error::peer_out_of_memory` for one that the peer has no memory for (after both the
+/// connection remains usable); `no_memory` if this side lacks memory;
 /// `broken_pipe` for sends and `eof` for receives after the peer has closed with `async_close`;
 /// `operation_aborted` after `close` here; `connection_reset`, `errc::timed_out` and the device's
-/// own errors when the connection has failed; `error::protocol_violation` when the peer has broken
-/// the protocol. After a failure, messages that had arrived completely can still be received, up to
+/// own errors when the connection has failed; `error::peer_access_refused` when the device has
+/// refused a request of the peer's; `error::protocol_violation` when the peer has broken the
+/// protocol. After a failure, messages that had arrived completely can still be received, up to
 /// the first that had not. `error::device_keeps_memory` if the device refuses to release the
 /// memory: the user's memory that the operation used, if any, is still in use (a message may have
 /// arrived nevertheless). Memory of a pool returns to the pool only when the device has released it
@@ -180,6 +186,18 @@ public:
   connection_statistics statistics() const noexcept {
     return impl_ ? detail::statistics(*impl_) : connection_statistics();
   }
+  /// From now on the object measures the latencies of its work requests, until it is closed.
+  /// Reading the clock twice costs some ten nanoseconds for each work request. To be called before
+  /// the object is connected, or by the thread that runs its context. Does nothing if the object is
+  /// not open. Throws `std::bad_alloc`.
+  void measure_latency() {
+    if (impl_)
+      detail::measure_latency(*impl_);
+  }
+  /// The measured latencies; zeros if none are measured. Threads: as `statistics`.
+  link_latencies latencies() const noexcept {
+    return impl_ ? detail::latencies(*impl_) : link_latencies();
+  }
 
   /// Ends the connection immediately. Every operation that is not complete ends with
   /// `operation_aborted`, once the device has released its memory. Messages that the peer has not
@@ -204,8 +222,8 @@ public:
   /// and `terminal` end only the wait; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_plain<&detail::start_close>{this},
-                                                         token);
+    return detail::begin_async<Token, void(error_code)>(
+        initiate_plain<&detail::start_close, detail::closed_result>{this}, token);
   }
 
   /// Sends one message. The operation completes when the peer's device has received the message,
@@ -215,23 +233,25 @@ public:
   /// place, by a frame of its own; `operation_not_supported` if the device sends from one
   /// scatter/gather element, for over three buffers, and for several that are longer than the
   /// peer's receives. Signature `void(error_code, std::size_t bytes)`.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_send Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
+    return detail::begin_async<Token, detail::sent_result::signature>(
         initiate_send{this}, token, buffers, std::optional<std::uint32_t>());
   }
   /// Sends one message with 32 bits of immediate data, like the function above.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_send Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, std::uint32_t immediate, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
+    return detail::begin_async<Token, detail::sent_result::signature>(
         initiate_send{this}, token, buffers, std::optional<std::uint32_t>(immediate));
   }
 
   /// Receives the next message, with its memory. Signature `void(error_code, message)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(Token&& token = {}) {
-    return asio::async_initiate<Token, detail::message_result::signature>(
+    return detail::begin_async<Token, detail::message_result::signature>(
         initiate_receive<detail::message_result>{this}, token, detail::message_in::kind::message);
   }
 
@@ -246,12 +266,11 @@ public:
   /// longer than the receives. For a message that was sent whole, or was read already for a receive
   /// that was cancelled, the error is `operation_not_supported`, with the message's size, and the
   /// message can still be received into other memory. The same error, with 0, for several buffers.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
-  requires asio::is_mutable_buffer_sequence<Buffers>::value //
-      auto
-      async_receive(const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::size_result::signature>(initiate_copy{this}, token,
-                                                                       buffers);
+  template <detail::memory_to_fill Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
+  auto async_receive(const Buffers& buffers, Token&& token = {}) {
+    return detail::begin_async<Token, detail::size_result::signature>(initiate_copy{this}, token,
+                                                                      buffers);
   }
 
   /// RDMA WRITE to memory of the peer, whose program takes no part. Signature `void(error_code,
@@ -271,21 +290,21 @@ public:
   /// Cancellation: as for a send. An operation that waits for room in the device's queue is
   /// withdrawn; for one that does not wait, `total` has no effect; otherwise the operation may have
   /// happened.
-  template <class Buffers, remote_memory Remote,
+  template <detail::memory_to_send Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::integral<std::decay_t<Token>>) //
       auto async_write(const Buffers& buffers, const Remote& to, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
+    return detail::begin_async<Token, detail::sent_result::signature>(
         initiate_transfer<IBV_WR_RDMA_WRITE>{this}, token, buffers, to);
   }
   /// RDMA WRITE, like the function above; then the peer receives 32 bits by
   /// `async_receive_immediate`. The operation completes when the peer's device has received these
   /// 32 bits as well.
-  template <class Buffers, remote_memory Remote,
+  template <detail::memory_to_send Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(const Buffers& buffers, const Remote& to, std::uint32_t immediate,
                    Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
+    return detail::begin_async<Token, detail::sent_result::signature>(
         initiate_transfer<IBV_WR_RDMA_WRITE>{this}, token, buffers, to,
         std::optional<std::uint32_t>(immediate));
   }
@@ -295,7 +314,7 @@ public:
   /// writes, but independently of messages.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive_immediate(Token&& token = {}) {
-    return asio::async_initiate<Token, detail::immediate_result::signature>(
+    return detail::begin_async<Token, detail::immediate_result::signature>(
         initiate_receive<detail::immediate_result>{this}, token, detail::message_in::kind::written);
   }
 
@@ -303,11 +322,10 @@ public:
   /// `void(error_code, std::size_t bytes)`. See `async_write`. A read has no effect at the peer, so
   /// `total` does what `partial` does. A cancelled read leaves a `registered_buffer` in use until
   /// the device has released it, and other memory untouched.
-  template <class Buffers, remote_memory Remote,
+  template <detail::memory_to_fill Buffers, remote_memory Remote,
             class Token = asio::default_completion_token_t<executor_type>>
-  requires(asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
-      auto async_read(const Buffers& buffers, const Remote& from, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
+  auto async_read(const Buffers& buffers, const Remote& from, Token&& token = {}) {
+    return detail::begin_async<Token, detail::sent_result::signature>(
         initiate_transfer<IBV_WR_RDMA_READ>{this}, token, buffers, from);
   }
 
@@ -320,23 +338,24 @@ public:
   template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_and_swap(const Remote& target, std::uint64_t expected, std::uint64_t desired,
                               Token&& token = {}) {
-    return asio::async_initiate<Token, detail::value_result::signature>(
-        initiate_atomic{this}, token, target, IBV_WR_ATOMIC_CMP_AND_SWP, expected, desired);
+    return detail::begin_async<Token, detail::value_result::signature>(
+        initiate_atomic<IBV_WR_ATOMIC_CMP_AND_SWP>{this}, token, target, expected, desired);
   }
   /// Atomic fetch-and-add: adds `addend`, modulo 2^64. Otherwise as `async_compare_and_swap`.
   template <remote_memory Remote, class Token = asio::default_completion_token_t<executor_type>>
   auto async_fetch_add(const Remote& target, std::uint64_t addend, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::value_result::signature>(
-        initiate_atomic{this}, token, target, IBV_WR_ATOMIC_FETCH_AND_ADD, addend,
+    return detail::begin_async<Token, detail::value_result::signature>(
+        initiate_atomic<IBV_WR_ATOMIC_FETCH_AND_ADD>{this}, token, target, addend,
         std::uint64_t(0));
   }
 
   /// Requests `bytes` of zeroed memory from the peer, with the given rights (`remote_read`,
   /// `remote_write`, `remote_atomic`) and lease. A lease of 0 means the peer's default; the peer
   /// may grant a shorter lease. Signature `void(error_code, remote_region)`. Errors, besides the
-  /// connection's: `error::rights_refused`; `error::remote_memory_limit`; `no_memory`;
-  /// `invalid_argument` for no bytes or no rights. Cancellation: all types; a grant that arrives
-  /// afterwards is released.
+  /// connection's: `error::rights_refused`; `error::remote_memory_limit`;
+  /// `error::peer_out_of_memory` if the peer cannot allocate or register the memory; `no_memory` if
+  /// this side lacks memory; `invalid_argument` for no bytes or no rights. Cancellation: all types;
+  /// a grant that arrives afterwards is released.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access>) //
       auto async_request_memory(std::uint64_t bytes, Token&& token = {}) {
@@ -351,7 +370,7 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_request_memory(std::uint64_t bytes, access rights, std::chrono::microseconds lease,
                             Token&& token = {}) {
-    return asio::async_initiate<Token, detail::region_result::signature>(
+    return detail::begin_async<Token, detail::region_result::signature>(
         initiate_region<purpose::request, detail::region_result>{this}, token, bytes, rights,
         lease);
   }
@@ -362,68 +381,119 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_renew(const remote_region& region, std::chrono::microseconds lease,
                    Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(
+    return detail::begin_async<Token, void(error_code)>(
         initiate_region<purpose::renew, detail::no_result>{this}, token, region, lease);
   }
 
-  /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`. By
-  /// default the right is `remote_read` and the loan is unlimited; a lease begins when the memory
-  /// is lent. While the memory is lent, it counts as being read here, or, if the peer may write it,
-  /// as being written: see `buffer_access`. The loan ends when the peer has released the region, by
-  /// `revoke`, with the lease, or with the connection. The operation completes when the peer's
-  /// device has received the notification. Signature `void(error_code)`. Errors, besides the
-  /// connection's: `error::buffer_in_use`, `invalid_argument` for no bytes or no rights, and those
-  /// of `memory_region`. The key of device-only memory is not confined to the peer's queue pair.
-  /// Cancellation: `partial` and `terminal` end only the wait, and the memory may be lent
-  /// nevertheless; `total` has no effect.
+  /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`,
+  /// with `tag`. By default the right is `remote_read`, the loan is unlimited, and the tag is 0; a
+  /// lease begins when the memory is lent. While the memory is lent, it counts as being read here,
+  /// or, if the peer may write it, as being written: see `buffer_access`. The loan ends when the
+  /// peer has released the region, by `revoke`, with the lease, or with the connection. The
+  /// operation completes when the peer's device has received the notification. Signature
+  /// `void(error_code)`. Errors, besides the connection's: `error::buffer_in_use`,
+  /// `invalid_argument` for no bytes or no rights, and those of `memory_region`. The key of
+  /// device-only memory is not confined to the peer's queue pair. Cancellation: `partial` and
+  /// `terminal` end only the wait, and the memory may be lent nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
-  requires(!std::same_as<std::decay_t<Token>, access>) //
+  requires(!std::same_as<std::decay_t<Token>, access> && !std::integral<std::decay_t<Token>>) //
       auto async_send_region(const registered_buffer& memory, Token&& token = {}) {
-    return async_send_region(memory, access::remote_read, microseconds::max(),
+    return async_send_region(memory, access::remote_read, microseconds::max(), 0,
+                             std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_region(const registered_buffer& memory, std::uint64_t tag, Token&& token = {}) {
+    return async_send_region(memory, access::remote_read, microseconds::max(), tag,
                              std::forward<Token>(token));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::convertible_to<std::decay_t<Token>, std::chrono::microseconds>) //
       auto async_send_region(const registered_buffer& memory, access rights, Token&& token = {}) {
-    return async_send_region(memory, rights, microseconds::max(), std::forward<Token>(token));
+    return async_send_region(memory, rights, microseconds::max(), 0, std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::integral<std::decay_t<Token>>) //
+      auto async_send_region(const registered_buffer& memory, access rights,
+                             std::chrono::microseconds lease, Token&& token = {}) {
+    return async_send_region(memory, rights, lease, 0, std::forward<Token>(token));
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_send_region(const registered_buffer& memory, access rights,
-                         std::chrono::microseconds lease, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_lend{this}, token, memory, rights,
-                                                         lease);
+                         std::chrono::microseconds lease, std::uint64_t tag, Token&& token = {}) {
+    return detail::begin_async<Token, void(error_code)>(initiate_lend{this}, token, memory, rights,
+                                                        lease, tag);
   }
 
   /// Hands the peer's memory back to it, all that the lease covers. The peer's program receives it
-  /// by `async_receive_region`, after everything that was written to it. All handles to the region
-  /// become useless. Signature `void(error_code)`. Errors, besides the connection's:
-  /// `error::lease_expired`, `error::lease_revoked`, `invalid_argument` for a region of another
-  /// connection. Cancellation: `partial` and `terminal` end only the wait, and the region may be
-  /// handed back nevertheless; `total` has no effect.
+  /// by `async_receive_region`, with `tag` (0 by default), after everything that was written to it.
+  /// All handles to the region become useless. Signature `void(error_code)`. Errors, besides the
+  /// connection's: `error::lease_expired`, `error::lease_revoked`, `invalid_argument` for a region
+  /// of another connection. Cancellation: `partial` and `terminal` end only the wait, and the
+  /// region may be handed back nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
-  auto async_send_region(const remote_region& region, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(
-        initiate_region<purpose::give, detail::no_result>{this}, token, region);
+  requires(!std::integral<std::decay_t<Token>>) //
+      auto async_send_region(const remote_region& region, Token&& token = {}) {
+    return async_send_region(region, 0, std::forward<Token>(token));
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_send_region(const remote_region& region, std::uint64_t tag, Token&& token = {}) {
+    return detail::begin_async<Token, void(error_code)>(
+        initiate_region<purpose::give, detail::no_result>{this}, token, region, tag);
   }
 
-  /// Receives the next region that the peer has sent: a `registered_buffer` if the peer hands back
-  /// memory of this side, which the peer can no longer access, or a `remote_region` if the memory
-  /// is the peer's. Signature `void(error_code, std::variant<registered_buffer, remote_region>)`.
-  /// Cancellation: all types; no region is lost.
+  /// Receives the next region that the peer has sent, with its tag: a `registered_buffer` if the
+  /// peer hands back memory of this side, which the peer can no longer access, or a `remote_region`
+  /// if the memory is the peer's. Signature `void(error_code, received_region)`; a handler may take
+  /// a `std::variant<registered_buffer, remote_region>` instead, without the tag. Cancellation: all
+  /// types; no region is lost.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive_region(Token&& token = {}) {
-    return asio::async_initiate<Token, detail::arrival_result::signature>(
+    return detail::begin_async<Token, detail::arrival_result::signature>(
         initiate_region<purpose::receive, detail::arrival_result>{this}, token);
+  }
+
+  /// Revokes every grant and loan of these bytes, or of all memory, to the peer, and lets the peer
+  /// finish. The peer's new operations fail there with `error::lease_revoked`, and the connection
+  /// remains usable. When the peer confirms that its operations on the memory have ended, or when
+  /// `grace` is over, the keys end. The operation completes when they have ended: the peer's device
+  /// can no longer access the memory, and the bytes of the peer's writes are in it. After that,
+  /// only a peer that ignores the revocation, or needs longer than the grace, meets the refusal of
+  /// the device, which ends the connection.
+  ///
+  /// @param memory  the bytes; without it, all memory
+  /// @param grace  the longest wait for the peer, counted from the call; not positive: none, as for
+  /// `revoke`; `microseconds::max()`: no limit. The end of a lease may end the wait earlier.
+  /// Completion signature: `void(error_code, revocation)`.
+  /// Errors: `bad_descriptor`, `not_connected`; the connection's error if it has failed, or fails
+  /// or is closed meanwhile, after its keys have ended; `error::device_keeps_memory`: the key
+  /// exists, and the memory is still in use. After `async_close` of either side, the peer's goodbye
+  /// confirms.
+  /// Cancellation: `partial` and `terminal` end only the wait: the peer has been asked, and the
+  /// keys end with its confirmation or the grace, the latter only while the context runs. `total`
+  /// has no effect.
+  ///
+  /// Revocations of the same bytes may overlap; the earliest end of a grace applies to all, and
+  /// `revoke` ends the keys at once. A grant that has not reached the peer ends at once, too.
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_revoke(const registered_buffer& memory, std::chrono::microseconds grace,
+                    Token&& token = {}) {
+    return detail::begin_async<Token, detail::revocation_result::signature>(initiate_revoke{this},
+                                                                            token, memory, grace);
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  auto async_revoke(std::chrono::microseconds grace, Token&& token = {}) {
+    return detail::begin_async<Token, detail::revocation_result::signature>(initiate_revoke{this},
+                                                                            token, grace);
   }
 
   /// Revokes every grant and loan of these bytes, or of all memory, to the peer. When the function
   /// returns, the peer's device can no longer access the memory. An operation of the peer that was
   /// under way has ended (siw continues to answer a READ that it has begun to answer); a later
-  /// operation ends the connection. On iWARP the bytes of a write that has completed at the peer
-  /// may arrive later, which ends the connection, too: a message of the peer behind its write shows
-  /// that they have arrived. If a window bind is in progress, its key is never sent to the peer,
-  /// and that memory is in use until the device has completed the bind. Returns the number of
-  /// grants.
+  /// operation ends the connection (`async_revoke` avoids that). On iWARP the bytes of a write that
+  /// has completed at the peer may arrive later, which ends the connection, too: a message of the
+  /// peer behind its write shows that they have arrived. If a window bind is in progress, its key
+  /// is never sent to the peer, and that memory is in use until the device has completed the bind.
+  /// Returns the number of grants.
   std::size_t revoke(const registered_buffer& memory) {
     return impl_ ? detail::revoke(*impl_, &memory) : 0;
   }
@@ -438,9 +508,44 @@ public:
   /// types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_plain<&detail::start_wait>{this},
-                                                         token);
+    return detail::begin_async<Token, void(error_code)>(
+        initiate_plain<&detail::start_wait, detail::ended_result>{this}, token);
   }
+
+  /// These overloads explain a call with wrong arguments.
+  ///@{
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call async_send(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call async_write(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <detail::memory_to_send Memory, class Remote, class... Rest>
+  requires(!remote_memory<Remote>) detail::wrong_call
+      async_write(const Memory&, const Remote&, const Rest&...) {
+    return detail::wrong_remote<Remote>();
+  }
+  template <detail::no_memory_to_fill Memory, class Second, class... Rest>
+  detail::wrong_call async_receive(const Memory&, const Second&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::no_memory_to_fill Memory, class... Rest>
+  detail::wrong_call async_read(const Memory&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::memory_to_fill Memory, class Remote, class... Rest>
+  requires(!remote_memory<Remote>) detail::wrong_call
+      async_read(const Memory&, const Remote&, const Rest&...) {
+    return detail::wrong_remote<Remote>();
+  }
+  template <class... Arguments>
+  requires(!detail::opens_with<connection_options, Arguments...>) detail::wrong_call
+      open(const Arguments&...) {
+    return detail::wrong_arguments_of_open<Arguments...>();
+  }
+  ///@}
 
 private:
   // For the conversion from an object with another executor.
@@ -481,18 +586,21 @@ private:
       detail::remote_work w = detail::work_on(remote, Opcode);
       w.local = &p;
       w.immediate = immediate;
-      this->self->template start_remote<detail::sent_result>(std::forward<Handler>(handler), w);
+      this->self->template start_remote<detail::result_of<detail::sent_result, Opcode>>(
+          std::forward<Handler>(handler), w);
     }
   };
 
+  template <ibv_wr_opcode Opcode>
   struct initiate_atomic : initiation {
     template <class Handler, class Remote>
-    void operator()(Handler&& handler, const Remote& target, ibv_wr_opcode opcode,
-                    std::uint64_t compare_add, std::uint64_t swap) const {
-      detail::remote_work w = detail::work_on(target, opcode);
+    void operator()(Handler&& handler, const Remote& target, std::uint64_t compare_add,
+                    std::uint64_t swap) const {
+      detail::remote_work w = detail::work_on(target, Opcode);
       w.compare_add = compare_add;
       w.swap = swap;
-      this->self->template start_remote<detail::value_result>(std::forward<Handler>(handler), w);
+      this->self->template start_remote<detail::result_of<detail::value_result, Opcode>>(
+          std::forward<Handler>(handler), w);
     }
   };
 
@@ -509,8 +617,9 @@ private:
     op.region = region;
     op.lease.lease = lease;
   }
-  static void fill(detail::region_operation& op, const remote_region& region) {
+  static void fill(detail::region_operation& op, const remote_region& region, std::uint64_t tag) {
     op.region = region;
+    op.lease.tag = tag;
   }
   static void fill(detail::region_operation&) {}
 
@@ -535,18 +644,40 @@ private:
   struct initiate_lend : initiation {
     template <class Handler>
     void operator()(Handler&& handler, const registered_buffer& memory, access rights,
-                    microseconds lease) const {
+                    microseconds lease, std::uint64_t tag) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::region_operation, detail::no_result, 0>(
           this->self->impl_, this->self->io_, h,
           [&](detail::region_operation& op) {
+            op.why = purpose::lend;
             op.lease.rights = detail::to_rights(rights);
             op.lease.lease = lease;
+            op.lease.tag = tag;
             return true;
           },
           [&](impl_type& i, auto& op) {
             return detail::start(i, static_cast<detail::region_operation&>(op), memory);
           });
+    }
+  };
+
+  struct initiate_revoke : initiation {
+    template <class Handler>
+    void operator()(Handler&& handler, const registered_buffer& memory, microseconds grace) const {
+      start(std::forward<Handler>(handler), &memory, grace);
+    }
+    template <class Handler>
+    void operator()(Handler&& handler, microseconds grace) const {
+      start(std::forward<Handler>(handler), nullptr, grace);
+    }
+
+  private:
+    template <class Handler>
+    void start(Handler&& handler, const registered_buffer* memory, microseconds grace) const {
+      std::decay_t<Handler> h(std::forward<Handler>(handler));
+      detail::start_operation<detail::region_operation, detail::revocation_result, 0>(
+          this->self->impl_, this->self->io_, h, [](auto&) { return true; },
+          [&](impl_type& i, auto& op) { return detail::start_revoke(i, op, memory, grace); });
     }
   };
 
@@ -599,12 +730,12 @@ private:
     }
   };
 
-  template <bool (*Start)(impl_type&, detail::operation&)>
+  template <bool (*Start)(impl_type&, detail::operation&), class Result>
   struct initiate_plain : initiation {
     template <class Handler>
     void operator()(Handler&& handler) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
-      detail::start_operation<detail::operation, detail::no_result, 0>(
+      detail::start_operation<detail::operation, Result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
           [](impl_type& i, auto& op) { return Start(i, op); });
     }
@@ -615,5 +746,27 @@ private:
 };
 
 using connection = basic_connection<>;
+
+/// Revokes, at all connections of the process, the loans of these bytes (`async_send_region`), as
+/// `connection::async_revoke` does at one. When the operation completes without an error, no peer
+/// can access the bytes by a loan that existed at the start. A loan that begins later is not
+/// revoked.
+///
+/// @param ex  the executor of the handler if the handler has no associated one
+/// @param grace  the longest wait for the peers; not positive: none
+/// Completion signature: `void(error_code, revocation)`, with the sums over all connections.
+/// Errors: `error::device_keeps_memory` if a device refuses to end a key; `no_memory`: a connection
+/// may not have been asked; `operation_aborted` after a cancellation. The end of a connection is no
+/// error, because it ends the loans.
+/// Cancellation: `partial` and `terminal` end only the wait: the peers have been asked, and the
+/// keys end. `total` has no effect.
+/// Thread safety: may be called from any thread. Each connection does its part in its own execution
+/// context, which must run. If one of these contexts is destroyed first, so is the handler.
+template <class Executor, class Token = asio::default_completion_token_t<Executor>>
+auto async_revoke(const Executor& ex, const registered_buffer& memory,
+                  std::chrono::microseconds grace, Token&& token = {}) {
+  return detail::begin_async<Token, void(error_code, revocation)>(
+      detail::initiate_loan_revocation<Executor>{ex}, token, memory, grace);
+}
 
 } // namespace asio_rdma

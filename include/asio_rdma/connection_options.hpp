@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 
@@ -26,6 +27,25 @@ struct remote_memory_options {
   /// that was started within the lease, and has not waited longer than this time, thus does not
   /// break the connection. A lease expires only while this side's context runs.
   std::chrono::microseconds grace = std::chrono::milliseconds(500);
+
+  /// Each sets the member of its name and returns the options:
+  /// `remote_memory_options().set_rights(…)`. Calls can be chained.
+  ///@{
+  remote_memory_options& set_rights(access value) { return detail::set(*this, rights, value); }
+  remote_memory_options& set_bytes(std::uint64_t value) { return detail::set(*this, bytes, value); }
+  remote_memory_options& set_grants(std::uint32_t value) {
+    return detail::set(*this, grants, value);
+  }
+  remote_memory_options& set_default_lease(std::chrono::microseconds value) {
+    return detail::set(*this, default_lease, value);
+  }
+  remote_memory_options& set_longest_lease(std::chrono::microseconds value) {
+    return detail::set(*this, longest_lease, value);
+  }
+  remote_memory_options& set_grace(std::chrono::microseconds value) {
+    return detail::set(*this, grace, value);
+  }
+  ///@}
 };
 
 /// Options of a connection. Each side chooses its own; the other side adapts.
@@ -55,13 +75,28 @@ struct connection_options {
   std::uint64_t max_message = std::uint64_t(1) << 30;
   std::uint32_t offers = 16; ///< Long messages offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Long messages read at a time, at least one.
+  /// Long messages are read into memory of the pool, unless the receive has registered memory of
+  /// its own. This is how many bytes they take there until they are received; further ones wait.
+  /// A longer message is refused, and so is one that would leave less than an eighth of the pool's
+  /// limit unused: its sender gets `error::peer_out_of_memory`. 0: half of the pool's limit.
+  std::uint64_t pull_bytes = 0;
 
   /// The peer is probed (by a zero-length RDMA WRITE) if nothing has arrived from it for a time
   /// between half of this interval and the interval; not while a request is outstanding, which the
   /// queue pair repeats by itself, except on iWARP. So the death of a peer is detected within this
   /// interval and the time of the queue pair's retries, on iWARP when TCP gives up (tcp(7),
-  /// `tcp_retries2`). Only while the context runs. 0: never.
+  /// `tcp_retries2`). On iWARP a connector that sends nothing within this interval after it has
+  /// been accepted ends the connection with `timed_out`: before its first frame it cannot be
+  /// probed (RFC 5044, section 7). Only while the context runs. 0: never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
+
+  /// The connection ends with `timed_out` if none of its outstanding READs of the peer's memory
+  /// ends within this time and a microsecond for each of their bytes, at the latest after half of
+  /// the time more. READs have the accesses of this program (`async_read`), and the messages that
+  /// the peer offers. On InfiniBand and RoCE a dead peer is noticed before, by the retries of the
+  /// queue pair; on iWARP nothing else ends a READ that the peer's device acknowledges and never
+  /// answers (RFC 5040, section 5.2). Only while the context runs. 0: never.
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(30);
 
   remote_memory_options remote_memory; ///< Limits of the peer's requests for memory.
 
@@ -69,6 +104,42 @@ struct connection_options {
   /// receive queue, and its work requests have room for at least the buffers that a connection
   /// needs.
   queue_pair_options queue_pair;
+
+  /// Each sets the member of its name and returns the options:
+  /// `connection_options().set_receives(…)`. Calls can be chained.
+  ///@{
+  connection_options& set_receives(std::uint32_t value) {
+    return detail::set(*this, receives, value);
+  }
+  connection_options& set_receive_size(std::uint32_t value) {
+    return detail::set(*this, receive_size, value);
+  }
+  connection_options& set_max_receive_size(std::uint32_t value) {
+    return detail::set(*this, max_receive_size, value);
+  }
+  connection_options& set_sends(std::uint32_t value) { return detail::set(*this, sends, value); }
+  connection_options& set_gather(bool value) { return detail::set(*this, gather, value); }
+  connection_options& set_max_message(std::uint64_t value) {
+    return detail::set(*this, max_message, value);
+  }
+  connection_options& set_offers(std::uint32_t value) { return detail::set(*this, offers, value); }
+  connection_options& set_pulls(std::uint32_t value) { return detail::set(*this, pulls, value); }
+  connection_options& set_pull_bytes(std::uint64_t value) {
+    return detail::set(*this, pull_bytes, value);
+  }
+  connection_options& set_keep_alive(std::chrono::milliseconds value) {
+    return detail::set(*this, keep_alive, value);
+  }
+  connection_options& set_read_timeout(std::chrono::milliseconds value) {
+    return detail::set(*this, read_timeout, value);
+  }
+  connection_options& set_remote_memory(const remote_memory_options& value) {
+    return detail::set(*this, remote_memory, value);
+  }
+  connection_options& set_queue_pair(const queue_pair_options& value) {
+    return detail::set(*this, queue_pair, value);
+  }
+  ///@}
 };
 
 } // namespace asio_rdma

@@ -4,6 +4,8 @@
 #include <asio_rdma/acceptor.hpp>
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <memory>
@@ -91,11 +93,15 @@ public:
   /// or the queue pair's number is that of a connection whose end the peer has missed: then the
   /// endpoint is asked again after 10 ms, 20 ms and so on, doubled, within
   /// `connect_options::timeout`), `error::unreachable`, `error::wrong_device` if the route to the
-  /// endpoint leads through another device than the queue pair's, `timed_out`, `already_connected`,
+  /// endpoint leads through another device than the queue pair's, `error::incompatible_peer` if the
+  /// acceptor's object is of another kind (queue pair, connection, stream) or speaks another
+  /// version of the protocol (the message has both), `timed_out`, `already_connected`,
   /// `message_size`, `invalid_argument` for private data with anything but a bare queue pair,
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
   /// the system's, or the reason of a concurrent failure of the queue pair, such as
-  /// `error::device_removed`. After an error the queue pair can be used for another attempt, unless
+  /// `error::device_removed`. If the process cannot use the connection manager:
+  /// `error::device_permission`, `error::device_file_missing` or `error::module_missing`. After an
+  /// error the queue pair can be used for another attempt, unless
   /// it has failed. It has failed if the peer had accepted, and on iWARP if the peer had been
   /// reached, or rdma_connect(3) still tried to. Cancellation: all types; the queue pair is in the
   /// state that it has after an error. `total` alone has no effect once the queue pair would have
@@ -103,7 +109,7 @@ public:
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_connect(Object& object, const endpoint_type& endpoint, const connect_options& options,
                      Token&& token = {}) {
-    return asio::async_initiate<Token, detail::info_result::signature>(
+    return detail::begin_async<Token, detail::info_result::signature>(
         initiate_connect{this}, token, detail::connection_end(object), std::vector{endpoint},
         options);
   }
@@ -115,8 +121,8 @@ public:
 
   /// Tries the endpoints of a range, such as a resolver's results, in order until one connects;
   /// `connection_info::remote` reports that endpoint. The error is that of the last endpoint tried;
-  /// `not_found` if the range is empty. On iWARP no further endpoint is tried after the first one
-  /// that could be reached, or that rdma_connect(3) still tried to reach when its time was over.
+  /// `not_found` if the range is empty. The last is one with `error::device_removed`, or on iWARP
+  /// one that could be reached, or that rdma_connect(3) still tried to reach at its timeout.
   template <connectable Object, std::ranges::input_range Endpoints,
             class Token = asio::default_completion_token_t<executor_type>>
   requires std::convertible_to<std::ranges::range_reference_t<const Endpoints>, endpoint_type>
@@ -125,7 +131,7 @@ public:
     std::vector<endpoint_type> list;
     for (auto&& e : endpoints)
       list.push_back(e);
-    return asio::async_initiate<Token, detail::info_result::signature>(
+    return detail::begin_async<Token, detail::info_result::signature>(
         initiate_connect{this}, token, detail::connection_end(object), std::move(list), options);
   }
   template <connectable Object, std::ranges::input_range Endpoints,
@@ -137,6 +143,19 @@ public:
                                                               Token&& token = {}) {
     return async_connect(object, endpoints, connect_options(), std::forward<Token>(token));
   }
+
+  /// These overloads explain a call with wrong arguments.
+  ///@{
+  template <class Object, class... Rest>
+  requires(!connectable<Object>) detail::wrong_call async_connect(const Object&, const Rest&...) {
+    return detail::wrong_object_to_connect<Object>();
+  }
+  template <connectable Object, class Where, class Options, class Token>
+  requires(!std::convertible_to<const Options&, connect_options>) detail::wrong_call
+      async_connect(const Object&, const Where&, const Options&, const Token&) {
+    return detail::wrong_arguments_of_connect<Where, Options>();
+  }
+  ///@}
 
 private:
   // For the conversion from an object with another executor.

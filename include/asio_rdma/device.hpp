@@ -12,6 +12,12 @@
 #include <string_view>
 #include <vector>
 
+namespace asio_rdma::detail {
+class device_listeners;
+struct queue_pair_limits;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 /// The ownership of an adopted handle. `take`: the adopting object destroys the handle like one
@@ -62,8 +68,6 @@ struct port_counters {
 };
 
 namespace detail {
-class device_listeners;
-struct queue_pair_limits;
 
 /// Whether `a` precedes `b` in `device::gids`.
 bool better_gid(const gid_entry& a, const gid_entry& b);
@@ -90,8 +94,11 @@ public:
   /// The devices of this machine (ibv_get_device_list(3)); empty on failure.
   static std::vector<description> list();
 
-  /// Opens a device by its name, such as "rxe0".
-  /// Errors: `error::device_not_found`, `error::device_permission`, or the system's.
+  /// Opens a device by its name, such as "rxe0". Errors: `error::device_not_found`;
+  /// `error::device_permission` if the process may not open the device's file; of a device that the
+  /// kernel has and libibverbs does not list, `error::device_file_missing`,
+  /// `error::provider_missing` or `error::module_missing`; or the system's. The messages name the
+  /// file or the module, and the devices that exist.
   static device open(std::string_view name);
   static device open(std::string_view name, error_code& ec);
 
@@ -100,8 +107,7 @@ public:
   /// NUMA node of the calling thread; InfiniBand before Ethernet; of InfiniBand, an address before
   /// none; the order of ibv_get_device_list(3). Each decides only if those before it do not. A port
   /// of InfiniBand without an address connects only by an exchange. Errors: `error::no_device` if
-  /// no device has an active port; `error::device_permission` if, besides, the process may not open
-  /// one.
+  /// no device has an active port. If, besides, the process cannot use one: the errors of `open`.
   static device open_first();
   static device open_first(error_code& ec);
 
@@ -109,8 +115,8 @@ public:
   /// link-local address without a scope id, the ranking of `open_first` decides. If the connection
   /// manager connects, the address need not be ranked: the kernel takes the device to which the
   /// route leads (rdma_resolve_addr(3)), and `error::wrong_device` reports that it is another one.
-  /// Errors: `error::no_gid` if no device has the address; `error::device_permission` if, besides,
-  /// the process may not open one.
+  /// Errors: `error::no_gid` if no device has the address; `error::no_device` if there is none. If,
+  /// besides, the process cannot use one: the errors of `open`.
   static device open_for(const asio::ip::address& local);
   static device open_for(const asio::ip::address& local, error_code& ec);
 
@@ -119,8 +125,9 @@ public:
   static std::string explain();
 
   /// Adopts an opened device. From the first queue pair on, the library reads the device's
-  /// asynchronous events, and their descriptor is nonblocking. Errors: `invalid_argument` for null,
-  /// or the system's.
+  /// asynchronous events, and their descriptor is nonblocking. All handles of one `ibv_context` are
+  /// equal, and objects made with either fit together; the context is closed with the last of them
+  /// if any of them took it. Errors: `invalid_argument` for null, or the system's.
   device(native_handle_type context, ownership owns);
   device(native_handle_type context, ownership owns, error_code& ec);
 
@@ -222,3 +229,4 @@ private:
 };
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

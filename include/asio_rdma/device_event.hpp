@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/build.hpp>
 #include <infiniband/verbs.h>
 
 #include <cstdint>

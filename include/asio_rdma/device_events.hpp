@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/device_events_face.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
@@ -94,7 +95,7 @@ public:
   /// `operation_aborted`. Cancellation: all types; a cancelled wait loses no event.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_event(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code, device_event)>(
+    return detail::begin_async<Token, void(error_code, device_event)>(
         detail::initiate_request<detail::operation, result, basic_device_events>{this}, token,
         detail::no_request());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/build.hpp>
 #include <boost/asio/error.hpp>
 #include <boost/system/error_code.hpp>
 #include <boost/system/error_condition.hpp>
@@ -8,8 +9,10 @@
 #include <infiniband/verbs.h>
 
 #include <cerrno>
+#include <string>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 namespace asio = boost::asio;
@@ -50,10 +53,19 @@ enum class error {
   shared_receives_full,   ///< The shared receives are too few for another link.
   shared_receives_closed, ///< The receives that the link shared with others have been closed.
   /// The device was removed from the machine, or its driver failed a call with EIO.
-  device_removed
+  device_removed,
+  peer_out_of_memory,  ///< The peer has no memory for the message, or for the memory requested.
+  peer_message_limit,  ///< The message is longer than the peer accepts.
+  device_file_missing, ///< The kernel has the device, but its file in /dev/infiniband is missing.
+  provider_missing,    ///< The kernel has the device, but libibverbs has no provider for it.
+  module_missing,      ///< A module of the kernel is not loaded: ib_uverbs or rdma_ucm.
+  peer_access_refused  ///< This side's device has refused a request of the peer's.
 };
 
-/// The category of `error`.
+/// The category of `error`. Some errors have a text that names what the library found, such as the
+/// file that may not be opened, or the version of the peer. Their categories are objects of their
+/// own, which compare equal to this one as categories of Boost.System. Converted to
+/// `std::error_code` such errors compare equal to conditions (`std::errc`), not to each other.
 const boost::system::error_category& library_category() noexcept;
 
 /// The category of work completion statuses (`ibv_wc_status`, ibv_poll_cq(3)). Each maps onto a
@@ -83,6 +95,8 @@ inline error_code system_error_code(int value) noexcept {
 }
 
 [[noreturn]] void throw_error(const error_code& ec, const char* what);
+/// Names the object in the text: an address, or the name of a device.
+[[noreturn]] void throw_error(const error_code& ec, const char* what, const std::string& object);
 
 inline void throw_if(const error_code& ec, const char* what) {
   if (ec)
@@ -106,3 +120,4 @@ namespace boost::system {
 template <>
 struct is_error_code_enum<ibv_wc_status> : std::true_type {};
 } // namespace boost::system
+#pragma GCC visibility pop

@@ -14,6 +14,12 @@
 #include <memory>
 #include <utility>
 
+namespace asio_rdma::detail {
+/// The state of one exchange. Until it is destroyed, no other attempt can connect the queue pair.
+class exchange_state;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 namespace detail {
 
@@ -29,9 +35,6 @@ public:
 private:
   asio::cancellation_type_t seen_ = asio::cancellation_type::none;
 };
-
-/// The state of one exchange. Until it is destroyed, no other attempt can connect the queue pair.
-class exchange_state;
 
 enum class exchange_step {
   write, ///< Write all of `exchange_output`; then call `next_step`.
@@ -181,3 +184,4 @@ auto async_exchange(AsyncStream& s, Object& object, Token&& token = {}) {
 }
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/global_memory.hpp>
 
 #include <cstdint>
@@ -92,7 +93,7 @@ public:
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_arrive_and_wait(Token&& token = {}) {
     using attempt = detail::barrier_attempt<basic_global_memory<Executor>>;
-    return asio::async_initiate<Token, void(error_code)>(
+    return detail::begin_async<Token, void(error_code)>(
         detail::initiate_retrying<basic_global_memory<Executor>>{memory_}, token,
         attempt(*memory_, at_, parties_));
   }

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <asio_rdma/connection_options.hpp>
+#include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <asio_rdma/detail/connection/connection_arguments.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/detail/global/global_face.hpp>
 #include <asio_rdma/detail/global/global_operations.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
@@ -19,6 +22,7 @@
 #include <memory>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 /// Options of a `global_memory`.
@@ -48,6 +52,20 @@ struct global_memory_options {
   /// objects that set this option use those lanes. With very many nodes this saves lanes, but
   /// threads must take turns at them. See `basic_global_memory`.
   std::size_t shared_lanes = 0;
+
+  /// Each sets the member of its name and returns the options:
+  /// `global_memory_options().set_in_flight(…)`. Calls can be chained.
+  ///@{
+  global_memory_options& set_in_flight(std::size_t value) {
+    return detail::set(*this, in_flight, value);
+  }
+  global_memory_options& set_lanes(const connection_options& value) {
+    return detail::set(*this, lanes, value);
+  }
+  global_memory_options& set_shared_lanes(std::size_t value) {
+    return detail::set(*this, shared_lanes, value);
+  }
+  ///@}
 };
 
 /// How far a write has got when its handler is called.
@@ -199,7 +217,7 @@ public:
   void listen(const asio::ip::tcp::endpoint& endpoint) {
     error_code ec;
     listen(endpoint, ec);
-    detail::throw_if(ec, "global_memory::listen");
+    detail::throw_if(ec, "global_memory::listen", endpoint);
   }
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const {
     if (impl_)
@@ -222,17 +240,16 @@ public:
   /// `error::protocol_violation`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_join(const asio::ip::tcp::endpoint& endpoint, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::node_result::signature>(initiate_join{this}, token,
-                                                                       endpoint);
+    return detail::begin_async<Token, detail::node_result::signature>(initiate_join{this}, token,
+                                                                      endpoint);
   }
 
   /// Whether this object has, or had, a lane to the node. The node may have died since.
-  bool knows(node_id node) const noexcept { return impl_ && detail::lane(*impl_, node) != nullptr; }
+  bool knows(node_id node) const noexcept { return impl_ && detail::knows(*impl_, node); }
   /// How the atomic operations of the node's device relate to its CPU (ibv_query_device(3),
   /// `atomic_cap`), as the node reported when it was joined; IBV_ATOMIC_NONE for an unknown node.
   ibv_atomic_cap atomics(node_id node) const noexcept {
-    const detail::global_lane* const l = impl_ ? detail::lane(*impl_, node) : nullptr;
-    return l != nullptr ? l->atomics : IBV_ATOMIC_NONE;
+    return impl_ ? detail::atomics_of(*impl_, node) : IBV_ATOMIC_NONE;
   }
 
   /// The local address of the object, if it is in a segment of this node and aligned; otherwise
@@ -248,9 +265,10 @@ public:
   /// node is allocated at once; memory of another node is requested by a message, which is answered
   /// while the program there runs its context. The memory belongs to the segment, not to the node
   /// that requested it, until it is freed, and takes up to a quarter more than its size. Signature
-  /// `void(error_code, remote_ptr<T>)`. Errors: `not_enough_memory`; `invalid_argument` for no
-  /// objects, a segment that does not exist, or an alignment over 4096. Memory that arrives for a
-  /// cancelled request is freed.
+  /// `void(error_code, remote_ptr<T>)`. Errors: `not_enough_memory` if a segment of this
+  /// node has no room; `error::peer_out_of_memory`, which is that condition too, for a segment of
+  /// another node; `invalid_argument` for no objects, a segment that does not exist, or an
+  /// alignment over 4096. Memory that arrives for a cancelled request is freed.
   template <remote_object T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_allocate(node_id node, segment_id segment, std::uint64_t count, Token&& token = {}) {
     detail::global_message m;
@@ -258,7 +276,7 @@ public:
     m.segment = segment;
     m.value = count <= max_segment_bytes / sizeof(T) ? count * sizeof(T) : max_segment_bytes + 1;
     m.alignment = alignof(T);
-    return asio::async_initiate<Token, typename detail::pointer_result<T>::signature>(
+    return detail::begin_async<Token, typename detail::pointer_result<T>::signature>(
         initiate_request<detail::pointer_result<T>>{this}, token, node, m);
   }
   /// Allocates one object.
@@ -276,14 +294,14 @@ public:
     m.what = detail::global_message::kind::free;
     m.segment = p.segment();
     m.value = p.offset();
-    return asio::async_initiate<Token, void(error_code)>(initiate_request<detail::no_result>{this},
-                                                         token, p.node(), m);
+    return detail::begin_async<Token, void(error_code)>(initiate_request<detail::no_result>{this},
+                                                        token, p.node(), m);
   }
 
   /// Reads the object. Signature `void(error_code, remote_value_t<T>)`.
   template <remote_readable T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_read(remote_ptr<T> p, Token&& token = {}) {
-    return asio::async_initiate<Token, typename detail::value_read<remote_value_t<T>>::signature>(
+    return detail::begin_async<Token, typename detail::value_read<remote_value_t<T>>::signature>(
         initiate_read<remote_value_t<T>>{this}, token, place<T>(p));
   }
   /// Reads as many bytes as the buffers have, from `p` on; registered buffers are not copied. See
@@ -292,8 +310,8 @@ public:
   requires(remote_readable<T> || std::is_void_v<T>) &&
       (asio::is_mutable_buffer_sequence<Buffers>::value || mutable_buffer_sequence<Buffers>) //
       auto async_read(remote_ptr<T> p, const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
-        initiate_buffers{this}, token, IBV_WR_RDMA_READ, detail::remote_word(p.bits()), buffers,
+    return detail::begin_async<Token, detail::sent_result::signature>(
+        initiate_buffers<IBV_WR_RDMA_READ>{this}, token, detail::remote_word(p.bits()), buffers,
         visibility::completed);
   }
 
@@ -302,8 +320,8 @@ public:
   template <remote_writable T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_write(remote_ptr<T> p, const std::type_identity_t<remote_value_t<T>>& value,
                    visibility until, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_write{this}, token, place<T>(p),
-                                                         value, until);
+    return detail::begin_async<Token, void(error_code)>(initiate_write{this}, token, place<T>(p),
+                                                        value, until);
   }
   template <remote_writable T, class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, visibility>) //
@@ -318,8 +336,8 @@ public:
       (asio::is_const_buffer_sequence<Buffers>::value || const_buffer_sequence<Buffers>) //
       auto async_write(remote_ptr<T> p, const Buffers& buffers, visibility until,
                        Token&& token = {}) {
-    return asio::async_initiate<Token, detail::sent_result::signature>(
-        initiate_buffers{this}, token, IBV_WR_RDMA_WRITE, detail::remote_word(p.bits()), buffers,
+    return detail::begin_async<Token, detail::sent_result::signature>(
+        initiate_buffers<IBV_WR_RDMA_WRITE>{this}, token, detail::remote_word(p.bits()), buffers,
         until);
   }
   template <class T, class Buffers, class Token = asio::default_completion_token_t<executor_type>>
@@ -336,7 +354,7 @@ public:
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_compare_exchange(remote_ptr<T> p, remote_value_t<T> expected,
                               remote_value_t<T> desired, Token&& token = {}) {
-    return asio::async_initiate<Token, typename detail::exchanged<remote_value_t<T>>::signature>(
+    return detail::begin_async<Token, typename detail::exchanged<remote_value_t<T>>::signature>(
         initiate_atomic<detail::exchange_operation, detail::exchanged<remote_value_t<T>>>{this},
         token, IBV_WR_ATOMIC_CMP_AND_SWP, place<T>(p, true), detail::word_bits(expected),
         detail::word_bits(desired));
@@ -346,7 +364,7 @@ public:
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   requires std::integral<remote_value_t<T>> //
   auto async_fetch_add(remote_ptr<T> p, remote_value_t<T> addend, Token&& token = {}) {
-    return asio::async_initiate<Token, typename detail::word_found<remote_value_t<T>>::signature>(
+    return detail::begin_async<Token, typename detail::word_found<remote_value_t<T>>::signature>(
         initiate_atomic<detail::exchange_operation, detail::word_found<remote_value_t<T>>>{this},
         token, IBV_WR_ATOMIC_FETCH_AND_ADD, place<T>(p, true), detail::word_bits(addend),
         std::uint64_t(0));
@@ -358,7 +376,7 @@ public:
   template <remote_atomic T, class Token = asio::default_completion_token_t<executor_type>>
   auto async_exchange(remote_ptr<T> p, remote_value_t<T> desired, Token&& token = {}) {
     using attempt = detail::exchange_attempt<basic_global_memory, T>;
-    return asio::async_initiate<Token, void(error_code, remote_value_t<T>)>(
+    return detail::begin_async<Token, void(error_code, remote_value_t<T>)>(
         detail::initiate_retrying<basic_global_memory>{this}, token, attempt(*this, p, desired));
   }
 
@@ -396,8 +414,8 @@ private:
   /// null. The operation may have to wait for its turn, so `start` has copies of everything that it
   /// needs. `prepare(op)` is called immediately.
   template <class Base, class Result, class Handler, class Prepare, class Start>
-  void start_on(const detail::global_lane* lane, const error_code& ec, Handler&& handler,
-                Prepare&& prepare, Start&& start) {
+  void start_on(const std::shared_ptr<detail::lane_link>& lane, const error_code& ec,
+                Handler&& handler, Prepare&& prepare, Start&& start) {
     std::decay_t<Handler> h(std::forward<Handler>(handler));
     if (lane == nullptr) [[unlikely]] {
       using op_type = detail::handler_op<Base, Result, std::decay_t<Handler>, Executor, 0>;
@@ -407,7 +425,7 @@ private:
       return;
     }
     detail::start_operation<Base, Result, 0>(
-        lane->users, io_, h,
+        lane, io_, h,
         [&](auto& op) {
           prepare(static_cast<Base&>(op));
           return true;
@@ -423,7 +441,7 @@ private:
   void start_at(Handler&& handler, const aim& where, Start&& start) {
     error_code ec = asio::error::bad_descriptor;
     remote_buffer target;
-    const detail::global_lane* const lane =
+    const std::shared_ptr<detail::lane_link> lane =
         impl_ ? detail::find(*impl_, where, target, ec) : nullptr;
     start_on<Base, Result>(
         lane, ec, std::forward<Handler>(handler), [](Base&) {},
@@ -465,20 +483,22 @@ private:
     }
   };
 
+  template <ibv_wr_opcode Opcode>
   struct initiate_buffers : initiation {
     template <class Handler, class Buffers>
-    void operator()(Handler&& handler, ibv_wr_opcode opcode, detail::remote_word at,
-                    const Buffers& buffers, visibility until) const {
+    void operator()(Handler&& handler, detail::remote_word at, const Buffers& buffers,
+                    visibility until) const {
       const detail::payload_of<Buffers> all(buffers);
       const std::uint64_t bytes = all.owner != nullptr ? all.owner->size() : all.bytes;
-      this->self->template start_at<detail::write_operation, detail::sent_result>(
+      this->self->template start_at<detail::write_operation,
+                                    detail::result_of<detail::sent_result, Opcode>>(
           std::forward<Handler>(handler), {at, bytes},
-          [opcode, buffers, until](detail::connection_impl& link, detail::write_operation& op,
-                                   const remote_buffer& target) {
+          [buffers, until](detail::connection_impl& link, detail::write_operation& op,
+                           const remote_buffer& target) {
             const detail::payload_of<Buffers> p(buffers);
-            if (opcode == IBV_WR_RDMA_WRITE)
+            if (Opcode == IBV_WR_RDMA_WRITE)
               return detail::start_write(link, op, target, p, until == visibility::flushed);
-            detail::remote_work w = detail::work_on(target, opcode);
+            detail::remote_work w = detail::work_on(target, Opcode);
             w.local = &p;
             return detail::start(link, op, {&w, 1});
           });
@@ -508,7 +528,7 @@ private:
       error_code ec = !memory         ? error_code(asio::error::bad_descriptor)
                       : state->posted ? error_code(asio::error::already_started)
                                       : state->problem;
-      const detail::global_lane* const lane = ec ? nullptr : state->aim(*memory, ec);
+      const std::shared_ptr<detail::lane_link> lane = ec ? nullptr : state->aim(*memory, ec);
       this->self->template start_on<detail::batch_operation, detail::no_result>(
           lane, ec, std::forward<Handler>(handler),
           [&state](detail::batch_operation& op) { op.keep(state); },
@@ -561,7 +581,7 @@ private:
 ///     global_memory::batch b(memory, node);
 ///     b.write(victim, 1);
 ///     const auto tail = b.read(other_tail);
-///     co_await b.async_post(asio::use_awaitable);
+///     co_await b.async_post(asio::deferred);
 ///     use(b[tail]);
 ///
 /// A batch may be posted again, unchanged or after `clear`. If an operation is added to a batch
@@ -620,7 +640,7 @@ public:
   /// only what has not been posted.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_post(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_batch{memory_}, token, state_);
+    return detail::begin_async<Token, void(error_code)>(initiate_batch{memory_}, token, state_);
   }
 
   /// The result of an operation, after the batch has succeeded. Zero if `r` is not of this batch.
@@ -661,3 +681,4 @@ private:
 using global_memory = basic_global_memory<>;
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -3,12 +3,41 @@
 
 #include <asio_rdma/completion_queue.hpp>
 
+#include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 namespace asio_rdma {
 
-/// Counters of a connection or a stream since it was opened. Each counter is exact, but the
-/// counters are not read at the same instant.
+/// Measured times from the start of a work request to its completion.
+struct latency_statistics {
+  /// The number of classes of the histogram; the last one has all times from about 9 minutes on.
+  static constexpr std::size_t classes = 40;
+
+  std::chrono::nanoseconds last{0}; ///< Of the work request that has completed last.
+  std::chrono::nanoseconds sum{0};
+  /// Class i has the times below 2^i nanoseconds that are not below 2^(i - 1).
+  std::array<std::uint64_t, classes> counts{};
+
+  std::uint64_t count() const noexcept {
+    std::uint64_t all = 0;
+    for (const std::uint64_t n : counts)
+      all += n;
+    return all;
+  }
+};
+
+/// The latencies of a connection or a stream, if it measures them (`measure_latency`). A time
+/// includes the wait for room in the device's queue. The peer's device has acknowledged a SEND when
+/// it completes; on iWARP the network stack has taken its bytes.
+struct link_latencies {
+  latency_statistics sends;  ///< Of SENDs: each carries a frame of data, or of the library's own.
+  latency_statistics remote; ///< Of RDMA READs, WRITEs and atomics.
+};
+
+/// Counters of a connection or a stream since it was opened, and some values of the moment. Each
+/// counter is exact, but the counters are not read at the same instant.
 ///
 /// The device retransmits, after the loss of a packet or because the peer had no receive (RNR),
 /// below the verbs, which do not report it for a single queue pair. `device::counters` reports it
@@ -25,6 +54,12 @@ struct link_statistics {
   /// devices with memory windows a pool's memory needs no registration. A stream on iWARP registers
   /// nothing.
   std::uint64_t registrations = 0;
+  /// The SENDs, RDMA READs and WRITEs, atomics and binds that have been started and have not
+  /// completed now.
+  std::uint64_t requests_in_flight = 0;
+  /// The frames that the peer could receive when a work request last completed or an operation was
+  /// started. Data leaves three of them for the library's own frames.
+  std::uint32_t credits = 0;
   /// Of the completion queue, which other objects may share: calls of ibv_poll_cq, wake-ups
   /// (`events`).
   completion_counters queue;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/registered_buffer.hpp>
 #include <boost/smart_ptr/intrusive_ptr.hpp>
@@ -11,13 +12,17 @@
 #include <string_view>
 #include <utility>
 
+namespace asio_rdma::detail {
+class memory_pool_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 class memory_pool;
 
 namespace detail {
 
-class memory_pool_impl;
 void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept;
 void intrusive_ptr_release(memory_pool_impl* p) noexcept;
 using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
@@ -46,6 +51,21 @@ struct memory_pool_options {
   /// `allocate` or `reserve`, so any function that allocates from the pool. It must not throw, and
   /// must use neither the pool nor objects that use the pool.
   std::function<void(std::string_view)> log;
+
+  /// Each sets the member of its name and returns the options:
+  /// `memory_pool_options().set_rights(…)`. Calls can be chained.
+  ///@{
+  memory_pool_options& set_rights(access value) { return detail::set(*this, rights, value); }
+  memory_pool_options& set_first_arena(std::size_t value) {
+    return detail::set(*this, first_arena, value);
+  }
+  memory_pool_options& set_limit(std::size_t value) { return detail::set(*this, limit, value); }
+  memory_pool_options& set_huge_pages(bool value) { return detail::set(*this, huge_pages, value); }
+  memory_pool_options& set_zeroed(bool value) { return detail::set(*this, zeroed, value); }
+  memory_pool_options& set_log(std::function<void(std::string_view)> value) {
+    return detail::set(*this, log, std::move(value));
+  }
+  ///@}
 };
 
 /// The state of a pool at one time.
@@ -113,6 +133,9 @@ public:
   std::optional<mutable_buffer> find(const asio::const_buffer& buffer) const noexcept {
     return find(buffer.data(), buffer.size());
   }
+  std::optional<mutable_buffer> find(const mutable_buffer& buffer) const noexcept {
+    return find(buffer.data(), buffer.size());
+  }
 
   memory_pool_statistics statistics() const noexcept;
   /// The maximum number of bytes that the pool registers.
@@ -131,3 +154,4 @@ private:
 };
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -8,11 +8,15 @@
 #include <cstddef>
 #include <memory>
 
+namespace asio_rdma::detail {
+struct dma_buf;
+class memory_window_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
-namespace detail {
-struct dma_buf;
-}
+namespace detail {}
 
 template <class Executor>
 class basic_queue_pair;
@@ -177,10 +181,6 @@ private:
   ownership owns_ = ownership::take;
 };
 
-namespace detail {
-class memory_window_impl;
-} // namespace detail
-
 /// A memory window of type 2 (ibv_alloc_mw(3)): a key for a part of a region. `async_bind` of a
 /// queue pair grants the key to that queue pair's peer; `async_invalidate` revokes it. Move-only.
 ///
@@ -237,3 +237,4 @@ inline unsigned window_access(access rights) noexcept {
 } // namespace detail
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

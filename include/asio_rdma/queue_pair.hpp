@@ -2,10 +2,12 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/queues/queue_pair_face.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 #include <boost/asio/any_io_executor.hpp>
@@ -230,6 +232,44 @@ public:
               native_handle_type qp) {
     error_code ec;
     assign(pd, receives, qp, ec);
+    detail::throw_if(ec, "queue_pair::assign");
+  }
+
+  /// Adopts the queue pair of an rdma_cm_id that is connected, like the functions above, and the id
+  /// itself. The library reads the id's events from then on: the queue pair fails with
+  /// `connection_reset` when the peer disconnects. At close the connection is disconnected, and the
+  /// queue pair and the id are destroyed. The id moves to the context's event channel
+  /// (rdma_migrate_id(3), which blocks until the id's earlier events are acknowledged). Its members
+  /// `context` and `qp` belong to the queue pair. Completion queues that librdmacm has made for the
+  /// id are separate, so it was made with completion queues of the caller's (rdma_create_qp(3)).
+  ///
+  /// After an error the caller still owns the id and its queue pair, with an event channel of the
+  /// id's own if it had already moved. If the id cannot move back, for lack of a descriptor or of
+  /// kernel memory, its `context` is null, and the caller must destroy it before the execution
+  /// context. Errors: those of the functions above; `invalid_argument` for null, or an id without a
+  /// queue pair; `not_connected`, as far as the device reports the state.
+  ///
+  /// A connection or a stream cannot adopt an id: its handshake must be exchanged before the peer
+  /// can send, and no receive is posted for it.
+  void assign(rdma_cm_id* id, const protection_domain& pd, const completion_queue& queue,
+              error_code& ec) {
+    adopt_connected_with(id, pd, queue.impl(), nullptr, ec);
+  }
+  void assign(rdma_cm_id* id, const protection_domain& pd, const completion_queue& queue) {
+    error_code ec;
+    assign(id, pd, queue, ec);
+    detail::throw_if(ec, "queue_pair::assign");
+  }
+  template <class Executor1>
+  void assign(rdma_cm_id* id, const protection_domain& pd,
+              basic_shared_receive_queue<Executor1>& receives, error_code& ec) {
+    adopt_connected_with(id, pd, nullptr, receives.impl(), ec);
+  }
+  template <class Executor1>
+  void assign(rdma_cm_id* id, const protection_domain& pd,
+              basic_shared_receive_queue<Executor1>& receives) {
+    error_code ec;
+    assign(id, pd, receives, ec);
     detail::throw_if(ec, "queue_pair::assign");
   }
 
@@ -522,14 +562,59 @@ public:
   }
 
   /// Waits until the queue pair fails: `connection_reset` if the peer disconnected or vanished,
-  /// `error::queue_pair_fatal`, `device_fatal` or `device_removed`, `operation_aborted` after
-  /// `close` or `cancel` here. Cancellation: all types.
+  /// `error::peer_access_refused` if this side's device reports that it has refused a request of
+  /// the peer's before it flushes posted requests, `error::queue_pair_fatal`, `device_fatal` or
+  /// `device_removed`, `operation_aborted` after `close` or `cancel` here. Cancellation: all types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_disconnect(Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(
+    return detail::begin_async<Token, void(error_code)>(
         detail::initiate_request<detail::operation, detail::no_result, basic_queue_pair>{this},
         token, detail::no_request());
   }
+
+  /// These overloads explain a call with wrong arguments.
+  ///@{
+  template <detail::no_registered_source Memory, class... Rest>
+  detail::wrong_call async_send(const Memory&, const Rest&...) {
+    return detail::wrong_registered_source<Memory>();
+  }
+  template <detail::no_registered_source Memory, class... Rest>
+  detail::wrong_call async_send_immediate(const Memory&, const Rest&...) {
+    return detail::wrong_registered_source<Memory>();
+  }
+  template <detail::no_registered_source Memory, class... Rest>
+  detail::wrong_call async_send_invalidate(const Memory&, const Rest&...) {
+    return detail::wrong_registered_source<Memory>();
+  }
+  template <detail::no_registered_source Memory, class... Rest>
+  detail::wrong_call async_write(const Memory&, const Rest&...) {
+    return detail::wrong_registered_source<Memory>();
+  }
+  template <detail::no_registered_source Memory, class... Rest>
+  detail::wrong_call async_write_immediate(const Memory&, const Rest&...) {
+    return detail::wrong_registered_source<Memory>();
+  }
+  template <detail::no_registered_target Memory, class... Rest>
+  detail::wrong_call async_receive(const Memory&, const Rest&...) {
+    return detail::wrong_registered_target<Memory>();
+  }
+  template <detail::no_registered_target Memory, class... Rest>
+  detail::wrong_call async_read(const Memory&, const Rest&...) {
+    return detail::wrong_registered_target<Memory>();
+  }
+  template <const_buffer_sequence Memory, detail::no_remote_buffer Remote, class... Rest>
+  detail::wrong_call async_write(const Memory&, const Remote&, const Rest&...) {
+    return detail::wrong_remote<Remote>();
+  }
+  template <const_buffer_sequence Memory, detail::no_remote_buffer Remote, class... Rest>
+  detail::wrong_call async_write_immediate(const Memory&, const Remote&, const Rest&...) {
+    return detail::wrong_remote<Remote>();
+  }
+  template <mutable_buffer_sequence Memory, detail::no_remote_buffer Remote, class... Rest>
+  detail::wrong_call async_read(const Memory&, const Remote&, const Rest&...) {
+    return detail::wrong_remote<Remote>();
+  }
+  ///@}
 
 private:
   // For the conversion from an object with another executor.
@@ -548,7 +633,7 @@ private:
                                             detail::receive_operation, detail::send_operation>,
             class Request, class Token>
   auto initiate(Token& token, const Request& request) {
-    return asio::async_initiate<Token, typename Result::signature>(
+    return detail::begin_async<Token, typename Result::signature>(
         detail::initiate_request<Base, Result, basic_queue_pair>{this}, token, request);
   }
 
@@ -586,6 +671,14 @@ private:
                   const shared_receive_queue_ptr& receives, ibv_qp* qp, error_code& ec) {
     detail::open_object(impl_, ec, [&] {
       return detail::adopt_queue_pair(io_.context(), pd, queue, receives, qp, ec);
+    });
+  }
+
+  void adopt_connected_with(rdma_cm_id* id, const protection_domain& pd,
+                            const completion_queue_ptr& queue,
+                            const shared_receive_queue_ptr& receives, error_code& ec) {
+    detail::open_object(impl_, ec, [&] {
+      return detail::adopt_connected(io_.context(), io_.get(), id, pd, queue, receives, ec);
     });
   }
 

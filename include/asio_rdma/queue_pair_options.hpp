@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/device.hpp>
 #include <boost/asio/ip/address.hpp>
 #include <infiniband/verbs.h>
@@ -66,6 +67,57 @@ struct queue_pair_options {
       std::nullopt; ///< RoCE: the type of service of the IP header.
   std::optional<std::uint8_t> service_level =
       std::nullopt; ///< 0 to 15. RoCE: the priority in a VLAN, 0 to 7.
+
+  /// Each sets the member of its name and returns the options:
+  /// `queue_pair_options().set_type(…)`. Calls can be chained.
+  ///@{
+  queue_pair_options& set_type(ibv_qp_type value) { return detail::set(*this, type, value); }
+  queue_pair_options& set_send_depth(std::uint32_t value) {
+    return detail::set(*this, send_depth, value);
+  }
+  queue_pair_options& set_receive_depth(std::uint32_t value) {
+    return detail::set(*this, receive_depth, value);
+  }
+  queue_pair_options& set_max_send_sge(std::uint32_t value) {
+    return detail::set(*this, max_send_sge, value);
+  }
+  queue_pair_options& set_max_receive_sge(std::uint32_t value) {
+    return detail::set(*this, max_receive_sge, value);
+  }
+  queue_pair_options& set_max_inline(std::uint32_t value) {
+    return detail::set(*this, max_inline, value);
+  }
+  queue_pair_options& set_port(std::uint8_t value) { return detail::set(*this, port, value); }
+  queue_pair_options& set_pkey_index(std::uint16_t value) {
+    return detail::set(*this, pkey_index, value);
+  }
+  queue_pair_options& set_local(const std::optional<asio::ip::address>& value) {
+    return detail::set(*this, local, value);
+  }
+  queue_pair_options& set_path_mtu(ibv_mtu value) { return detail::set(*this, path_mtu, value); }
+  queue_pair_options& set_max_reads(std::uint8_t value) {
+    return detail::set(*this, max_reads, value);
+  }
+  queue_pair_options& set_timeout(std::uint8_t value) { return detail::set(*this, timeout, value); }
+  queue_pair_options& set_retry_count(std::uint8_t value) {
+    return detail::set(*this, retry_count, value);
+  }
+  queue_pair_options& set_rnr_retry(std::uint8_t value) {
+    return detail::set(*this, rnr_retry, value);
+  }
+  queue_pair_options& set_min_rnr_timer(std::uint8_t value) {
+    return detail::set(*this, min_rnr_timer, value);
+  }
+  queue_pair_options& set_hop_limit(std::uint8_t value) {
+    return detail::set(*this, hop_limit, value);
+  }
+  queue_pair_options& set_traffic_class(std::optional<std::uint8_t> value) {
+    return detail::set(*this, traffic_class, value);
+  }
+  queue_pair_options& set_service_level(std::optional<std::uint8_t> value) {
+    return detail::set(*this, service_level, value);
+  }
+  ///@}
 };
 
 /// The address of a queue pair, which two sides exchange to connect without the connection manager.

@@ -3,16 +3,20 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/buffer_access.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/memory/access_op.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <boost/asio/async_result.hpp>
+#include <boost/asio/detail/handler_tracking.hpp>
 
 #include <concepts>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 class memory_pool;
@@ -34,7 +38,8 @@ class memory_pool;
 class registered_buffer {
 public:
   using value_type = mutable_buffer;
-  using const_iterator = const mutable_buffer*;
+  /// Not a pointer, because Asio takes a class with contiguous iterators for a container of bytes.
+  using const_iterator = std::reverse_iterator<const mutable_buffer*>;
 
   /// An empty buffer without memory.
   registered_buffer() noexcept = default;
@@ -62,9 +67,13 @@ public:
   bool is_device_only() const noexcept { return view_.is_device_only(); }
 
   operator mutable_buffer() const noexcept { return view_; }
-  operator const_buffer() const noexcept { return view_; }
-  const_iterator begin() const noexcept { return &view_; }
-  const_iterator end() const noexcept { return &view_ + 1; }
+  /// A template, so that `asio::buffer` finds one conversion only.
+  template <std::same_as<const_buffer> View>
+  operator View() const noexcept {
+    return view_;
+  }
+  const_iterator begin() const noexcept { return const_iterator(&view_ + 1); }
+  const_iterator end() const noexcept { return const_iterator(&view_); }
 
   /// The region of the memory; null if there is none. A pool's region belongs to the pool: its keys
   /// give access to everything in it.
@@ -181,6 +190,12 @@ inline detail::memory_block_ptr buffer_access::end() noexcept {
 
 namespace detail {
 
+/// An object that stands for the buffer in it, such as a `message`.
+template <class T>
+concept has_payload = requires(const T& t) {
+  { t.payload } -> std::same_as<const registered_buffer&>;
+};
+
 struct access_initiation {
   template <class Executor>
   struct with {
@@ -207,6 +222,8 @@ struct access_initiation {
     auto slot = asio::get_associated_cancellation_slot(handler);
     access_service& service = access_service::of(asio::query(ex, asio::execution::context));
     auto* op = access_op<Handler, Executor>::make(handler, ex, service);
+    BOOST_ASIO_HANDLER_CREATION((service.context(), *op, "registered_buffer",
+                                 const_cast<registered_buffer*>(&buffer), 0, "async_access"));
     op->access.aim(buffer, kind);
     op->wanted = &op->access.node_;
     if (slot.is_connected()) {
@@ -227,8 +244,9 @@ struct access_initiation {
 template <class Executor, class Token>
 auto registered_buffer::async_access(const Executor& ex, detail::access_kind kind,
                                      Token& token) const {
-  return asio::async_initiate<Token, void(error_code, buffer_access)>(
+  return detail::begin_async<Token, void(error_code, buffer_access)>(
       detail::access_initiation::with<Executor>{ex}, token, *this, kind);
 }
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/build.hpp>
+
 #include <compare>
 #include <concepts>
 #include <cstddef>

@@ -3,17 +3,22 @@
 
 #include <asio_rdma/buffer.hpp>
 #include <asio_rdma/memory_region.hpp>
+#include <asio_rdma/registered_buffer.hpp>
 
 #include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <variant>
 
+namespace asio_rdma::detail {
+class connection_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 namespace detail {
-
-class connection_impl;
 
 /// A lease of a connection, shared by the handles. The destructor releases it.
 struct lease_handle {
@@ -36,8 +41,10 @@ struct lease_handle {
 /// the region was handed back; `error::lease_revoked`; `error::rights_refused`;
 /// `error::remote_range`; `invalid_argument` for a region of another connection. After these errors
 /// the connection remains usable. The owner's device checks as well, by a key for exactly the
-/// memory, and, if it has memory windows of type 2, for this connection only. If the owner's device
-/// refuses an operation, the connection ends (siw of Linux 6.1 does not check the right to read).
+/// memory, and, if it has memory windows of type 2, for this connection only. When the owner takes
+/// the memory back (`async_revoke`), operations under way finish, and later ones fail with
+/// `error::lease_revoked`. If the owner's device refuses an operation, the connection ends (siw of
+/// Linux 6.1 does not check the right to read).
 class remote_region {
 public:
   /// A region without memory.
@@ -76,8 +83,17 @@ private:
   access rights_ = access::local_read;
 };
 
+/// A region that the peer has sent: a `registered_buffer` if the peer hands back memory of this
+/// side, or a `remote_region` if the memory is the peer's.
+struct received_region : std::variant<registered_buffer, remote_region> {
+  using variant::variant;
+
+  std::uint64_t tag = 0; ///< As given to `connection::async_send_region`.
+};
+
 /// The target of an operation on the peer's memory.
 template <class T>
 concept remote_memory = std::same_as<T, remote_buffer> || std::same_as<T, remote_region>;
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

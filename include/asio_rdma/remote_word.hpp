@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/build.hpp>
+
 #include <atomic>
 #include <concepts>
 #include <cstdint>

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/detail/queues/shared_receive_queue_face.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <concepts>
@@ -17,6 +20,17 @@ namespace asio_rdma {
 struct shared_receive_queue_options {
   std::uint32_t depth = 1024; ///< Receives posted at a time, at least 1; more wait their turn.
   std::uint32_t max_sge = 4;  ///< Buffers in one receive.
+
+  /// Each sets the member of its name and returns the options:
+  /// `shared_receive_queue_options().set_depth(…)`. Calls can be chained.
+  ///@{
+  shared_receive_queue_options& set_depth(std::uint32_t value) {
+    return detail::set(*this, depth, value);
+  }
+  shared_receive_queue_options& set_max_sge(std::uint32_t value) {
+    return detail::set(*this, max_sge, value);
+  }
+  ///@}
 };
 
 /// An Asio I/O object with receives that several queue pairs share (ibv_create_srq(3)). A message
@@ -140,7 +154,7 @@ public:
   template <mutable_buffer_sequence Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::receive_result::signature>(
+    return detail::begin_async<Token, detail::receive_result::signature>(
         detail::initiate_request<detail::receive_operation, detail::receive_result,
                                  basic_shared_receive_queue>{this},
         token, detail::receive_request<detail::max_elements<Buffers>()>(buffers));
@@ -151,7 +165,14 @@ public:
   /// open, `operation_aborted`, or the system's. Cancellation: all types.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait_limit(std::uint32_t limit, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, limit);
+    return detail::begin_async<Token, void(error_code)>(initiate_wait{this}, token, limit);
+  }
+
+  /// This overload explains a call with wrong arguments.
+  template <class Memory, class... Rest>
+  requires(!mutable_buffer_sequence<Memory>) detail::wrong_call
+      async_receive(const Memory&, const Rest&...) {
+    return detail::wrong_registered_target<Memory>();
   }
 
 private:

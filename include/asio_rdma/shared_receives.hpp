@@ -2,12 +2,18 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <boost/asio/execution_context.hpp>
 
 #include <cstdint>
 #include <memory>
 
+namespace asio_rdma::detail {
+class shared_receives_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 
 /// Options of `shared_receives`.
@@ -24,6 +30,20 @@ struct shared_receives_options {
   /// for its reader, other receives replace those that hold it, if some are left. A link thus has
   /// at most `connection_options::receives` or `stream_options::receives` in total.
   std::uint32_t per_link = 6;
+
+  /// Each sets the member of its name and returns the options:
+  /// `shared_receives_options().set_receives(…)`. Calls can be chained.
+  ///@{
+  shared_receives_options& set_receives(std::uint32_t value) {
+    return detail::set(*this, receives, value);
+  }
+  shared_receives_options& set_receive_size(std::uint32_t value) {
+    return detail::set(*this, receive_size, value);
+  }
+  shared_receives_options& set_per_link(std::uint32_t value) {
+    return detail::set(*this, per_link, value);
+  }
+  ///@}
 };
 
 /// The use of shared receives at one time.
@@ -38,10 +58,6 @@ struct shared_receives_statistics {
   /// this number is 0 again.
   std::uint32_t unconfirmed = 0;
 };
-
-namespace detail {
-class shared_receives_impl;
-} // namespace detail
 
 /// Receives that connections and streams of one execution context share (ibv_create_srq(3)), with
 /// memory of one pool, so that an idle connection costs little. A cheap, shared handle: copies
@@ -102,3 +118,4 @@ private:
 };
 
 } // namespace asio_rdma
+#pragma GCC visibility pop

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/global_memory.hpp>
 
 #include <array>
@@ -140,7 +141,7 @@ template <class Executor, class T, class Token = asio::default_completion_token_
 auto async_load(basic_global_memory<Executor>& memory, remote_ptr<single_writer<T>> p,
                 Token&& token = {}) {
   using attempt = detail::whole_read<basic_global_memory<Executor>, T>;
-  return asio::async_initiate<Token, void(error_code, versioned<T>)>(
+  return detail::begin_async<Token, void(error_code, versioned<T>)>(
       detail::initiate_retrying<basic_global_memory<Executor>>{&memory}, token,
       attempt(memory, p.template cast<const typename single_writer<T>::image>()));
 }

@@ -2,12 +2,15 @@
 #pragma once
 
 #include <asio_rdma/completion_queue.hpp>
+#include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
+#include <asio_rdma/detail/link/open_calls.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
 #include <asio_rdma/detail/queues/results.hpp>
 #include <asio_rdma/detail/streams/stream_buffers.hpp>
 #include <asio_rdma/detail/streams/stream_face.hpp>
 #include <asio_rdma/detail/streams/stream_teardown.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/stream_options.hpp>
@@ -80,6 +83,12 @@ namespace asio_rdma {
 ///   `stream_options::linger`. Unsent bytes are lost if the process terminates without destroying
 ///   the context (`std::_Exit`, a signal): the peer gets `connection_reset`. The contexts of the
 ///   acceptor and the connector may be destroyed before the stream.
+/// - After `io_context::stop`, the destructor of the context waits for no peer. It gives the device
+///   up to 100 ms for the frames that the peer's receives take now. If written bytes are left, they
+///   are lost, and the peer gets `connection_reset`. A context is also stopped when `run()` has
+///   returned for lack of work: bytes that are written after that are still sent as above. So are
+///   those of streams with a completion queue in mode `manual`. The destructor of an
+///   `asio::thread_pool` calls `stop`: call `join` before.
 /// - An error of the connection persists and is reported again. The endpoints remain available
 ///   after it.
 /// - A write fails at once after the peer's close, not from the second write on, because a frame
@@ -227,6 +236,18 @@ public:
   stream_statistics statistics() const noexcept {
     return impl_ ? detail::statistics(*impl_) : stream_statistics();
   }
+  /// From now on the object measures the latencies of its work requests, until it is closed.
+  /// Reading the clock twice costs some ten nanoseconds for each work request. To be called before
+  /// the object is connected, or by the thread that runs its context. Does nothing if the object is
+  /// not open. Throws `std::bad_alloc`.
+  void measure_latency() {
+    if (impl_)
+      detail::measure_latency(*impl_);
+  }
+  /// The measured latencies; zeros if none are measured. Threads: as `statistics`.
+  link_latencies latencies() const noexcept {
+    return impl_ ? detail::latencies(*impl_) : link_latencies();
+  }
 
   /// Ends every operation with `operation_aborted`. The context still sends the written bytes and
   /// then the goodbye, and has work until the peer has acknowledged the goodbye
@@ -353,14 +374,15 @@ public:
   template <detail::memory_to_fill Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_read_some(const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+    return detail::begin_async<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_reading>{{this}}, token, buffers);
   }
   /// Writes some bytes of the buffers, and waits until there is room. Signature `void(error_code,
   /// std::size_t)`.
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_send Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   auto async_write_some(const Buffers& buffers, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+    return detail::begin_async<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_writing>{{this}}, token, buffers);
   }
 
@@ -369,8 +391,8 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!detail::memory_to_fill<std::decay_t<Token>>) //
       auto async_receive(Token&& token = {}) {
-    return asio::async_initiate<Token, detail::stream_piece_result::signature>(initiate_piece{this},
-                                                                               token);
+    return detail::begin_async<Token, detail::stream_piece_result::signature>(initiate_piece{this},
+                                                                              token);
   }
   /// As `async_read_some` and `async_write_some`. Flags other than 0: `operation_not_supported`.
   template <detail::memory_to_fill Buffers,
@@ -382,17 +404,19 @@ public:
   template <detail::memory_to_fill Buffers,
             class Token = asio::default_completion_token_t<executor_type>>
   auto async_receive(const Buffers& buffers, message_flags flags, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+    return detail::begin_async<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_reading>{{this}, flags}, token, buffers);
   }
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_send Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::is_same_v<std::decay_t<Token>, message_flags>) //
       auto async_send(const Buffers& buffers, Token&& token = {}) {
     return async_write_some(buffers, std::forward<Token>(token));
   }
-  template <class Buffers, class Token = asio::default_completion_token_t<executor_type>>
+  template <detail::memory_to_send Buffers,
+            class Token = asio::default_completion_token_t<executor_type>>
   auto async_send(const Buffers& buffers, message_flags flags, Token&& token = {}) {
-    return asio::async_initiate<Token, detail::stream_size_result::signature>(
+    return detail::begin_async<Token, detail::stream_size_result::signature>(
         initiate_some<detail::stream_writing>{{this}, flags}, token, buffers);
   }
 
@@ -400,10 +424,11 @@ public:
   /// (`wait_error`). Signature `void(error_code)`.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_wait(wait_type what, Token&& token = {}) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, what);
+    return detail::begin_async<Token, void(error_code)>(initiate_wait{this}, token, what);
   }
 
   /// Blocking forms of the same operations.
+  ///@{
   template <detail::memory_to_fill Buffers>
   std::size_t read_some(const Buffers& buffers, error_code& ec) {
     return some<detail::stream_reading>(buffers, ec);
@@ -415,11 +440,11 @@ public:
     detail::throw_if(ec, "stream::read_some");
     return n;
   }
-  template <class Buffers>
+  template <detail::memory_to_send Buffers>
   std::size_t write_some(const Buffers& buffers, error_code& ec) {
     return some<detail::stream_writing>(buffers, ec);
   }
-  template <class Buffers>
+  template <detail::memory_to_send Buffers>
   std::size_t write_some(const Buffers& buffers) {
     error_code ec;
     const std::size_t n = write_some(buffers, ec);
@@ -437,11 +462,11 @@ public:
     detail::throw_if(ec, "stream::receive");
     return n;
   }
-  template <class Buffers>
+  template <detail::memory_to_send Buffers>
   std::size_t send(const Buffers& buffers, message_flags flags, error_code& ec) {
     return some<detail::stream_writing>(buffers, ec, flags);
   }
-  template <class Buffers>
+  template <detail::memory_to_send Buffers>
   std::size_t send(const Buffers& buffers, message_flags flags = 0) {
     error_code ec;
     const std::size_t n = send(buffers, flags, ec);
@@ -460,6 +485,47 @@ public:
     error_code ec;
     wait(what, ec);
     detail::throw_if(ec, "stream::wait");
+  }
+  ///@}
+
+  /// These overloads explain a call with wrong arguments.
+  ///@{
+  template <detail::no_memory_to_fill Memory, class... Rest>
+  detail::wrong_call async_read_some(const Memory&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::no_memory_to_fill Memory, class... Rest>
+  detail::wrong_call read_some(const Memory&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::no_memory_to_fill Memory, class... Rest>
+  detail::wrong_call receive(const Memory&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::no_memory_to_fill Memory, class Second, class... Rest>
+  detail::wrong_call async_receive(const Memory&, const Second&, const Rest&...) {
+    return detail::wrong_target<Memory>();
+  }
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call async_write_some(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call async_send(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call write_some(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <detail::no_memory_to_send Memory, class... Rest>
+  detail::wrong_call send(const Memory&, const Rest&...) {
+    return detail::wrong_source<Memory>();
+  }
+  template <class... Arguments>
+  requires(!detail::opens_with<stream_options, Arguments...>) detail::wrong_call
+      open(const Arguments&...) {
+    return detail::wrong_arguments_of_open<Arguments...>();
   }
   ///@}
 

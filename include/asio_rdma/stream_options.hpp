@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/queue_pair_options.hpp>
 
 #include <chrono>
@@ -33,20 +34,50 @@ struct stream_options {
   /// program that uses blocking functions answers when it calls the next one. If the application
   /// has taken none, the connection of a closed stream is reset, and a context that runs, or is
   /// destroyed, no longer waits. 0: a close resets the connection without waiting.
-  /// `socket_base::linger` changes this value for the close.
+  /// `socket_base::linger` changes this value for the close. The destructor of a context that was
+  /// stopped (`io_context::stop`) does not wait at all.
   ///
   /// After a write was cancelled (or ended by a shutdown), the peer must report how many bytes it
   /// has read. If it does not report that within twice this time, at least two seconds, the
   /// connection is reset. `socket_base::linger` does not change that time.
-  std::chrono::milliseconds linger{30000};
+  std::chrono::milliseconds linger{5000};
 
   /// The interval after which a silent peer is probed: see `connection_options::keep_alive`. 0:
   /// never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
+  /// The time within which the peer's device must answer a READ of bytes that the peer has offered:
+  /// see `connection_options::read_timeout`. 0: any.
+  std::chrono::milliseconds read_timeout = std::chrono::seconds(30);
+
   /// Options of the queue pair, whose type must be `IBV_QPT_RC`. The stream itself chooses the
   /// depths of the queues and the numbers of buffers.
   queue_pair_options queue_pair;
+
+  /// Each sets the member of its name and returns the options:
+  /// `stream_options().set_receives(…)`. Calls can be chained.
+  ///@{
+  stream_options& set_receives(std::uint32_t value) { return detail::set(*this, receives, value); }
+  stream_options& set_receive_size(std::uint32_t value) {
+    return detail::set(*this, receive_size, value);
+  }
+  stream_options& set_max_receive_size(std::uint32_t value) {
+    return detail::set(*this, max_receive_size, value);
+  }
+  stream_options& set_sends(std::uint32_t value) { return detail::set(*this, sends, value); }
+  stream_options& set_linger(std::chrono::milliseconds value) {
+    return detail::set(*this, linger, value);
+  }
+  stream_options& set_keep_alive(std::chrono::milliseconds value) {
+    return detail::set(*this, keep_alive, value);
+  }
+  stream_options& set_read_timeout(std::chrono::milliseconds value) {
+    return detail::set(*this, read_timeout, value);
+  }
+  stream_options& set_queue_pair(const queue_pair_options& value) {
+    return detail::set(*this, queue_pair, value);
+  }
+  ///@}
 };
 
 } // namespace asio_rdma

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "connecting/acceptor_impl.hpp"
 
+#include "core/device_files.hpp"
+
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
@@ -49,19 +51,23 @@ void drop_objects(operation_list& done) noexcept {
   }
 }
 
-std::size_t usable(int backlog) { return static_cast<std::size_t>(std::max(backlog, 1)); }
-
-struct destroy_channel {
-  void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
-};
-
 } // namespace
+
+error_code acceptor_impl::set(const acceptor_options& options) {
+  assert(mutex_.held());
+  backlog_ = static_cast<std::size_t>(std::max(options.backlog, 1));
+  most_handshakes_ = options.handshakes;
+  patience_ = options.patience;
+  const bool valid = options.handshakes != 0 && patience_ >= patience_.zero();
+  return valid ? error_code() : asio::error::invalid_argument;
+}
 
 // The removal of the device, of which another thread may read, waits until the id is no longer used
 // here.
-error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
+error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, const acceptor_options& options) {
   const std::lock_guard lock(mutex_);
-  backlog_ = usable(backlog);
+  if (const error_code ec = set(options))
+    return ec;
   error_code ec;
   id_ = service_.make_id(shared_from_this(), ec);
   if (ec)
@@ -75,11 +81,15 @@ error_code acceptor_impl::open(asio::ip::tcp::endpoint endpoint, int backlog) {
   const bool no_device = bound ? id_->verbs == nullptr : e == ENODEV || e == EADDRNOTAVAIL;
   if (endpoint.address().is_loopback() && no_device)
     return error::loopback_address;
+  if (bound && endpoint.address().is_unspecified())
+    if (const error_code unusable = unusable_error())
+      return unusable;
   if (bound)
     return listen();
   if (e == EACCES) // a privileged port
     return asio::error::access_denied;
-  return e == ENODEV || e == EADDRNOTAVAIL ? error_code(error::no_gid) : cm_error(e);
+  // A device that the process cannot use may have the address.
+  return e == ENODEV || e == EADDRNOTAVAIL ? cm_open_error(ENODEV, error::no_gid) : cm_error(e);
 }
 
 error_code acceptor_impl::listen() {
@@ -92,38 +102,22 @@ error_code acceptor_impl::listen() {
   return e == EADDRNOTAVAIL ? error_code(asio::error::address_in_use) : cm_error(e);
 }
 
-// The id moves before it listens: librdmacm gives a request the channel of its listening id. If no
-// descriptor is left for a channel, the way back needs the event channel made here.
-error_code acceptor_impl::adopt(rdma_cm_id* id, int backlog) {
+// The id moves before it listens: librdmacm gives a request the channel of its listening id.
+error_code acceptor_impl::adopt(rdma_cm_id* id, const acceptor_options& options) {
   if (id == nullptr)
     return asio::error::invalid_argument;
   const std::lock_guard lock(mutex_);
-  backlog_ = usable(backlog);
-  std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
-  if (!back)
-    return cm_error(errno);
+  if (const error_code ec = set(options))
+    return ec;
   if (const error_code ec = service_.expect(shared_from_this()))
     return ec;
-  void* const context = std::exchange(id->context, static_cast<cm_handler*>(this));
-  error_code ec = service_.adopt_id(id);
-  if (!ec) {
+  return service_.take_id(id, *this, [&] {
     id_ = id;
-    ec = listen();
-    if (ec) {
+    const error_code ec = listen();
+    if (ec)
       id_ = nullptr;
-      if (rdma_migrate_id(id, nullptr) != 0) {
-        if (rdma_migrate_id(id, back.get()) == 0) {
-          static_cast<void>(back.release());
-        } else {
-          id->context = nullptr; // it stays on the context's channel, whose reader ignores it
-          return ec;
-        }
-      }
-    }
-  }
-  if (ec)
-    id->context = context;
-  return ec;
+    return ec;
+  });
 }
 
 rdma_cm_id* acceptor_impl::native_handle() const {
@@ -170,6 +164,8 @@ acceptor_impl::serve(accept_operation& op,
     }
     if (ec == error::incompatible_peer) {
       op.qp = std::move(qp);
+      last_incompatible_ = connection->remote_endpoint();
+      last_reason_ = ec;
       return served::refused;
     }
     op.ec = ec;
@@ -178,6 +174,8 @@ acceptor_impl::serve(accept_operation& op,
   }
   // A queue pair that was closed at that moment says nothing about the request.
   op.taken = !qp->check_attach();
+  if (op.taken)
+    connection->count_end(&acceptor_tallies::failed);
   return op.taken ? served::failed : served::unfit;
 }
 
@@ -204,8 +202,7 @@ error_code acceptor_impl::check_start(const accept_operation& op) const {
 
 bool acceptor_impl::start(accept_operation& op) {
   completion_service& operations = service_.operations(); // once started, this may be destroyed
-  operation_list done;
-  request_list ended;
+  leftovers left;
   error_code home_error;
   if (op.qp != nullptr)
     op.home = cm_connection::home_of(*op.qp, home_error);
@@ -217,58 +214,143 @@ bool acceptor_impl::start(accept_operation& op) {
     if (op.ec)
       return false;
     operations.operation_starting();
-    auto how = served::refused;
-    while (how == served::refused && !requests_.empty()) {
-      ended.splice(ended.end(), requests_, requests_.begin());
-      if (!ended.back()->withdrawn())
-        how = serve(op, ended.back());
-    }
-    if (how == served::unfit)
-      requests_.splice(requests_.begin(), ended, std::prev(ended.end()));
-    else if (how == served::going_on || how == served::given)
-      ended.pop_back();
-    if (how == served::refused)
-      waiting_.push_back(op);
-    else if (how != served::going_on)
-      done.push_back(op);
+    waiting_.push_back(op);
+    match(left);
   }
-  for (const auto& connection : ended)
-    connection->give_up(asio::error::operation_aborted);
-  drop_objects(done);
-  operations.complete(done);
+  settle(operations, left);
   return true;
 }
 
 // Allocates all memory before it takes the request.
 bool acceptor_impl::on_request(const cm_event& event) {
   request_list request(1, std::make_shared<cm_connection>(service_, executor_));
-  const auto& connection = request.front();
+  const auto connection = request.front();
   service_.remember(connection);
-  connection->adopt(event);
-  operation_list done;
+  connection->adopt(event, tallies_);
+  leftovers left;
   {
     const std::lock_guard lock(mutex_);
-    std::optional<served> how;
-    while (how.value_or(served::unfit) == served::unfit && !waiting_.empty()) {
-      auto& op = static_cast<accept_operation&>(waiting_.front());
-      waiting_.pop_front();
-      how = serve(op, connection);
-      if (how == served::refused)
-        waiting_.push_front(op);
-      else if (how != served::going_on)
-        done.push_back(op);
+    requests_.splice(requests_.end(), request);
+    match(left, connection.get());
+    const bool waits = !requests_.empty() && requests_.back() == connection;
+    if (waits && (id_ == nullptr || requests_.size() > backlog_)) {
+      request.splice(request.end(), requests_, std::prev(requests_.end()));
+      if (id_ != nullptr && has_room())
+        requests_.splice(requests_.end(), request);
+      else if (id_ != nullptr)
+        connection->count_end(&acceptor_tallies::refused_backlog);
+      left.ended.splice(left.ended.end(), request);
     }
-    if (how == served::going_on || how == served::given)
-      request.clear();
-    else if (how.value_or(served::unfit) == served::unfit && id_ != nullptr && has_room())
-      requests_.splice(requests_.end(), request);
-    // Otherwise the acceptor is closed or its backlog is full, or the request is to be ended.
   }
-  for (const auto& unwanted : request)
-    unwanted->give_up(asio::error::operation_aborted);
-  drop_objects(done);
-  service_.operations().complete(done);
+  settle(service_.operations(), left);
   return true;
+}
+
+// Gives requests to operations, as far as handshakes may begin. `fresh` has just arrived, so it was
+// not withdrawn.
+void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
+  assert(mutex_.held());
+  while (!requests_.empty() && !waiting_.empty() &&
+         tallies_->under_way.count() < most_handshakes_) {
+    request_list one;
+    one.splice(one.end(), requests_, next_request());
+    const std::shared_ptr<cm_connection>& connection = one.front();
+    if (connection.get() != fresh && connection->withdrawn()) {
+      connection->count_end(&acceptor_tallies::aborted);
+      left.ended.splice(left.ended.end(), one);
+      continue;
+    }
+    auto& op = static_cast<accept_operation&>(waiting_.front());
+    waiting_.pop_front();
+    const served how = serve(op, connection);
+    if (how == served::refused)
+      waiting_.push_front(op);
+    else if (how != served::going_on)
+      left.done.push_back(op);
+    if (how == served::unfit)
+      requests_.splice(requests_.begin(), one);
+    else if (how == served::refused || how == served::failed)
+      left.ended.splice(left.ended.end(), one);
+  }
+  make_way(left);
+}
+
+// The next request to be answered. Of requests that have waited while connectors fell silent, the
+// older ones are likely to be silent, too.
+acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
+  assert(mutex_.held() && !requests_.empty());
+  if (newest_first_until_ == pending_handshakes::clock::time_point() ||
+      pending_handshakes::clock::now() >= newest_first_until_)
+    return requests_.begin();
+  auto found = requests_.end();
+  std::size_t fewest = 0;
+  for (auto i = requests_.end(); i != requests_.begin();) {
+    --i;
+    const auto source = pending_handshakes::source_of((*i)->connector().address());
+    const std::size_t n = tallies_->under_way.count(source);
+    if (found == requests_.end() || n < fewest) {
+      found = i;
+      fewest = n;
+    }
+    if (fewest == 0)
+      break;
+  }
+  return found;
+}
+
+// Ends silent handshakes for requests that cannot be answered otherwise.
+void acceptor_impl::make_way(leftovers& left) noexcept {
+  assert(mutex_.held());
+  if (requests_.empty() || id_ == nullptr || tallies_->under_way.count() == 0) [[likely]]
+    return;
+  constexpr std::chrono::seconds newest_first(1);
+  constexpr std::chrono::milliseconds pause(5);
+  try {
+    left.silent.reserve(left.silent.size() + requests_.size());
+    const auto now = pending_handshakes::clock::now();
+    auto next = pending_handshakes::clock::time_point::max();
+    for (std::size_t more = requests_.size(); more != 0; --more) {
+      auto overdue = tallies_->under_way.take_overdue(now, requests_.size(), patience_);
+      next = overdue.next;
+      if (!overdue.which)
+        break;
+      newest_first_until_ = now + newest_first;
+      left.silent.push_back(std::move(overdue.which));
+    }
+    // A handshake that ends does not report that, as the end may have locked anything.
+    if (!waiting_.empty())
+      next = std::min(next, now + pause);
+    if (next == pending_handshakes::clock::time_point::max())
+      return;
+    if (!timer_)
+      timer_ = std::make_unique<background_timer>(service_.operations().context());
+    timer_->set(std::max(next, now + pause), [weak = weak_from_this()] {
+      if (const auto self = std::static_pointer_cast<acceptor_impl>(weak.lock()))
+        self->look_again();
+    });
+  } catch (const std::bad_alloc&) { // the next request or accept looks again
+  }
+}
+
+void acceptor_impl::look_again() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (id_ == nullptr)
+      return;
+    timer_->ran_out();
+    match(left);
+  }
+  settle(service_.operations(), left);
+}
+
+void acceptor_impl::settle(completion_service& operations, leftovers& left) noexcept {
+  for (const auto& silent : left.silent)
+    silent->give_way();
+  for (const auto& ended : left.ended)
+    ended->give_up(asio::error::operation_aborted);
+  drop_objects(left.done);
+  operations.complete(left.done);
 }
 
 // Asks a few requests in turn each time, because each costs a system call.
@@ -281,11 +363,33 @@ bool acceptor_impl::has_room() {
     asked_ = (asked_ + 1) % requests_.size();
     const auto i = std::next(requests_.begin(), static_cast<std::ptrdiff_t>(asked_));
     if ((*i)->withdrawn()) {
+      (*i)->count_end(&acceptor_tallies::aborted);
       requests_.erase(i);
       return true;
     }
   }
   return false;
+}
+
+acceptor_statistics acceptor_impl::statistics() const {
+  acceptor_statistics result;
+  {
+    const std::lock_guard lock(mutex_);
+    result.waiting = requests_.size();
+    result.pending_accepts = waiting_.size();
+    result.last_incompatible = last_incompatible_;
+    result.last_reason = last_reason_;
+  }
+  result.accepted = tallies_->accepted;
+  result.refused_backlog = tallies_->refused_backlog;
+  result.refused_incompatible = tallies_->refused_incompatible;
+  result.rejected = tallies_->rejected;
+  result.aborted = tallies_->aborted;
+  result.failed = tallies_->failed;
+  result.gave_way = tallies_->gave_way;
+  result.handshakes = tallies_->under_way.count();
+  result.requests = tallies_->requests;
+  return result;
 }
 
 std::uint64_t acceptor_impl::cancels() const {
@@ -297,7 +401,8 @@ bool acceptor_impl::is_of_connector(const error_code& ec) const {
   if (ec == asio::error::connection_aborted || ec == asio::error::connection_reset ||
       ec == asio::error::broken_pipe || ec == asio::error::timed_out || ec == error::unreachable ||
       ec == error::incompatible_peer || ec == error::protocol_violation ||
-      ec == error::queue_pair_fatal || ec.category() == completion_category())
+      ec == error::queue_pair_fatal || ec == error::peer_access_refused ||
+      ec.category() == completion_category())
     return true;
   if (ec != error::wrong_device)
     return false;
@@ -354,11 +459,13 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
 void acceptor_impl::close() { close(asio::error::operation_aborted); }
 
 void acceptor_impl::close(const error_code& why) {
+  std::unique_ptr<background_timer> timer; // its destructor uses the context
   rdma_cm_id* id = nullptr;
   request_list requests;
   {
     const std::lock_guard lock(mutex_);
     id = std::exchange(id_, nullptr);
+    timer = std::move(timer_);
     requests.swap(requests_);
     ++cancels_;
     if (id != nullptr)

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/acceptor_statistics.hpp>
+
 #include "connecting/cm_connection.hpp"
+#include "core/background_timer.hpp"
 
 #include <atomic>
 #include <list>
@@ -13,16 +16,18 @@
 namespace asio_rdma::detail {
 
 /// The logic of `basic_acceptor`: a listening id, the requests that no operation has taken, and the
-/// operations that wait for a request. One of the two lists is empty.
+/// operations that wait for a request. One of the two lists is empty, unless as many handshakes are
+/// under way as the options allow.
 class acceptor_impl final : public cm_handler {
 public:
   acceptor_impl(cm_service& service, asio::any_io_executor executor);
   ~acceptor_impl();
 
-  error_code open(asio::ip::tcp::endpoint endpoint, int backlog);
-  error_code adopt(rdma_cm_id* id, int backlog);
+  error_code open(asio::ip::tcp::endpoint endpoint, const acceptor_options& options);
+  error_code adopt(rdma_cm_id* id, const acceptor_options& options);
   rdma_cm_id* native_handle() const;
   asio::ip::tcp::endpoint local_endpoint() const;
+  acceptor_statistics statistics() const;
   bool start(accept_operation& op);
   void cancel();
   void cancel(std::uint64_t operation_id, asio::cancellation_type_t type);
@@ -43,9 +48,22 @@ private:
     std::weak_ptr<cm_connection> connection;
   };
 
+  /// Actions to be done after the mutex is unlocked.
+  struct leftovers {
+    operation_list done;
+    request_list ended;
+    std::vector<std::shared_ptr<cm_connection>> silent; // give way to others
+  };
+
+  error_code set(const acceptor_options& options);
   error_code listen();
   error_code check_start(const accept_operation& op) const;
   bool has_room();
+  void match(leftovers& left, const cm_connection* fresh = nullptr) noexcept;
+  request_list::iterator next_request() noexcept;
+  void make_way(leftovers& left) noexcept;
+  void look_again() noexcept;
+  static void settle(completion_service& operations, leftovers& left) noexcept;
   void cancel(const error_code& why);
   void close(const error_code& why);
   /// The result of giving a request to an operation.
@@ -61,13 +79,20 @@ private:
   cm_service& service_;
   asio::any_io_executor executor_;
   std::atomic<std::uint64_t> ids_{0};
+  const std::shared_ptr<acceptor_tallies> tallies_ = std::make_shared<acceptor_tallies>();
 
   mutable checked_mutex mutex_;
   rdma_cm_id* id_ = nullptr;
   error_code closed_by_;
   std::uint64_t cancels_ = 0;
   std::size_t backlog_ = 0;
+  std::size_t most_handshakes_ = 0;
+  std::chrono::milliseconds patience_{};
+  std::unique_ptr<background_timer> timer_; // made when requests first wait for handshakes
+  pending_handshakes::clock::time_point newest_first_until_{};
   request_list requests_;
+  asio::ip::tcp::endpoint last_incompatible_; // see `acceptor_statistics`
+  error_code last_reason_;
   std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
   operation_list waiting_;
   std::vector<accepting> accepting_; // pending accepts, to be cancelled

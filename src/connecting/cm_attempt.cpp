@@ -3,6 +3,7 @@
 #include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
 #include "connecting/handshake.hpp"
+#include "core/logging.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -39,10 +40,10 @@ error_code rejection(const cm_event& event) {
   return error::rejected;
 }
 
-bool is_incompatible(std::span<const std::byte> data) {
-  verdict v{};
-  return data.size() >= verdict_size && !decode(data.first<verdict_size>(), v) &&
-         v == verdict::incompatible;
+// The kind of the object that is being connected.
+handshake::kind kind_of(const connection_target* target) {
+  handshake own;
+  return target != nullptr && !decode(target->hello(), own) ? own.what : handshake::kind::raw;
 }
 
 // siw takes a local port for each connect, which may be in use for a moment.
@@ -62,6 +63,8 @@ error_code way_failure(int status) {
   case -ENFILE:
   case -ENOMEM:
     return system_error_code(-status);
+  case -ENXIO: // librdmacm asks the kernel for the addresses of the id
+    return cm_error(-status);
   default:
     return error::unreachable;
   }
@@ -69,7 +72,17 @@ error_code way_failure(int status) {
 
 } // namespace
 
-// After each failed step, at once or later, the attempt continues with the next endpoint.
+// Whether the queue pair's own device was removed. An endpoint may lead to another device.
+bool cm_connection::lost_device(const error_code& why) const {
+  if (why != error::device_removed)
+    return false;
+  const device& own = qp_->member_device();
+  const ibv_context* const tried = in_event_ && id_ != nullptr ? id_->verbs : nullptr;
+  return tried == nullptr || same_device(tried, own.native_handle()) || own.is_removed();
+}
+
+// After each failed step, at once or later, the attempt continues with the next endpoint. Without
+// its device the queue pair can be connected to none.
 void cm_connection::next_endpoint(error_code why, leftovers& left) {
   assert(mutex_.held() && op_ != nullptr && next_ <= endpoints_.size());
   if (end_has_effects()) {
@@ -77,6 +90,10 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
     return;
   }
   do {
+    if (lost_device(why)) {
+      finish(why, left);
+      return;
+    }
     const auto own = own_address_for_loopback();
     // For a loopback address that no device leads to, devices report different errors.
     const bool nowhere = why == error::unreachable || (why == asio::error::invalid_argument &&
@@ -92,6 +109,10 @@ void cm_connection::next_endpoint(error_code why, leftovers& left) {
         return;
       }
       port_trials_ = 0;
+      if (next_ != 0 && logs(log_severity::info)) [[unlikely]]
+        write_log({.severity = log_severity::info, .event = log_event::connect, .error = why},
+                  "the attempt to connect to %s failed, and the next endpoint is tried",
+                  endpoint_text(to_).c_str());
     }
     why = resolve(own ? *own : again ? asio::ip::tcp::endpoint(to_) : endpoints_[next_++], left);
   } while (why);
@@ -107,6 +128,10 @@ bool cm_connection::asks_again(const cm_event& event) {
   const auto again = std::chrono::steady_clock::now() + pause_;
   if (again >= deadline_)
     return false;
+  if (logs(log_severity::info)) [[unlikely]]
+    write_log({.severity = log_severity::info, .event = log_event::connect},
+              "%s has rejected the request as stale, and is asked again after %lld ms",
+              endpoint_text(to_).c_str(), static_cast<long long>(pause_.count()));
   pause_ *= 2;
   state_ = state::pausing;
   wake_at(again);
@@ -207,6 +232,10 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     break;
   case RDMA_CM_EVENT_ADDR_ERROR:
     if (event.status == -ETIMEDOUT && op_ != nullptr) {
+      if (logs(log_severity::debug)) [[unlikely]]
+        write_log({.severity = log_severity::debug, .event = log_event::connect},
+                  "the address of %s was not resolved within %lld ms, and is resolved again",
+                  endpoint_text(to_).c_str(), static_cast<long long>(patience_.count()));
       patience_ = std::min(2 * patience_, most_patience); // until the timer ends the attempt
       ec = resolve_address();
       break;
@@ -223,9 +252,8 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     reply_ = event.data;
     ec =
         state_ == state::accepting ? error_code(asio::error::connection_aborted) : rejection(event);
-    if (op_ != nullptr && op_->target && ec == error::rejected &&
-        is_incompatible(event.data.bytes()))
-      ec = error::incompatible_peer;
+    if (op_ != nullptr && ec == error::rejected)
+      decode_refusal(event.data.bytes(), kind_of(op_->target.get()), ec);
     break;
   case RDMA_CM_EVENT_CONNECT_ERROR:
     ec = event.status < 0 ? cm_error(-event.status) : error_code(error::unreachable);
@@ -233,6 +261,9 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
   case RDMA_CM_EVENT_DISCONNECTED:
     ec = asio::error::connection_reset;
     break;
+  // With mlx5 this event comes before calls on the device fail: the kernel's parts lose a device in
+  // the reverse order of their start (disable_device in drivers/infiniband/core/device.c), and
+  // mlx5's driver needs ib_uverbs, but not rdma_cm.
   case RDMA_CM_EVENT_DEVICE_REMOVAL:
     ec = error::device_removed;
     break;
@@ -243,6 +274,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
     state_ = state::idle; // the attempt has ended by itself
   if (ec && state_ == state::established) {
     rdma_disconnect(id_); // the answer that the peer waits for
+    end_handshake();
     left.failed = qp_;
     left.why = ec;
   } else if (ec && op_ != nullptr && state_ != state::accepting) {
@@ -251,6 +283,7 @@ void cm_connection::take_event(const cm_event& event, leftovers& left) {
   } else if (ec && op_ != nullptr) {
     finish(ec, left);
   } else if (ec) {
+    count(&acceptor_tallies::aborted);
     state_ = state::closed; // a request that was withdrawn before it was answered
   }
 }
@@ -259,8 +292,9 @@ error_code cm_connection::on_address_resolved() {
   assert(state_ == state::resolving && qp_ != nullptr);
   if (id_->verbs == nullptr)
     return error::loopback_address;
-  if (!same_device(id_->verbs, qp_->get_protection_domain().get_device().native_handle()))
-    return error::wrong_device;
+  const ibv_context* const own = qp_->get_protection_domain().get_device().native_handle();
+  if (!same_device(id_->verbs, own))
+    return describe_wrong_device(*id_->verbs, *own);
   if (options_.data.size() > most_data(id_->verbs, 56))
     return asio::error::message_size;
   const int timeout = static_cast<int>(

@@ -96,7 +96,7 @@ void cm_connection::take_result(const std::shared_ptr<connect_call>& call) {
     call_.reset();
     in_event_ = true;
     if (call->error != 0 && op_ != nullptr)
-      or_no_memory(left, [&] { next_endpoint(cm_error(call->error), left); });
+      or_no_memory(left, [&] { next_endpoint(call->failure(), left); });
     in_event_ = false;
   }
   settle(left);

@@ -3,6 +3,7 @@
 
 #include "connecting/cm_connection.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstddef>
@@ -33,6 +34,16 @@ public:
   void keep(const cm_event& event) noexcept {
     if (event.type != RDMA_CM_EVENT_TIMEWAIT_EXIT && events != early.size())
       early[events++] = event;
+  }
+
+  /// Why the call has failed. If the device was removed meanwhile, the errno value is the result of
+  /// that.
+  error_code failure() const {
+    const auto end = early.begin() + static_cast<std::ptrdiff_t>(events);
+    return std::any_of(early.begin(), end,
+                       [](const cm_event& e) { return e.type == RDMA_CM_EVENT_DEVICE_REMOVAL; })
+               ? error_code(error::device_removed)
+               : cm_error(error);
   }
 
   rdma_cm_id* const id; // after the attempt's end, the call's own unless the device is iWARP's

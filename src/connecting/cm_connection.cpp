@@ -15,7 +15,10 @@ namespace {
 
 class attached_link final : public connection_link {
 public:
-  explicit attached_link(std::shared_ptr<cm_connection> c) noexcept : connection_(std::move(c)) {}
+  /// `of`: the acceptor's, if the connection is accepted.
+  explicit attached_link(std::shared_ptr<cm_connection> c,
+                         std::shared_ptr<acceptor_tallies> of = nullptr) noexcept
+      : connection_(std::move(c)), tallies_(std::move(of)) {}
   ~attached_link() override {
     if (started_)
       connection_->give_up(asio::error::operation_aborted);
@@ -28,9 +31,14 @@ public:
     connection_->keep(std::move(queue_pair));
   }
   void on_first_receive() noexcept override { connection_->on_first_receive(); }
+  void on_heard() noexcept override {
+    if (tallies_)
+      tallies_->under_way.end(*connection_);
+  }
 
 private:
   std::shared_ptr<cm_connection> connection_;
+  const std::shared_ptr<acceptor_tallies> tallies_;
   std::atomic<bool> started_{false};
 };
 
@@ -132,17 +140,64 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
   return {};
 }
 
-void cm_connection::adopt(const cm_event& request) noexcept {
+void cm_connection::adopt(const cm_event& request,
+                          std::shared_ptr<acceptor_tallies> tallies) noexcept {
   const std::lock_guard lock(mutex_);
   assert(state_ == state::idle && id_ == nullptr);
+  tallies_ = std::move(tallies);
+  ++tallies_->requests;
   request_ = request;
   id_ = request.id;
   id_->context = static_cast<cm_handler*>(this);
+  to_ = endpoint_of(rdma_get_peer_addr(id_));
   state_ = state::requested;
 }
 
+// Until the queue pair has the connection as its link, no event may reach the connection: a
+// disconnect would be lost. All memory is allocated before the queue pair changes its owner.
+std::shared_ptr<queue_pair_impl>
+cm_connection::adopt(cm_service& service, const asio::any_io_executor& executor, rdma_cm_id* id,
+                     const std::function<std::shared_ptr<queue_pair_impl>(error_code&)>& adopt_its,
+                     error_code& ec) {
+  const auto self = std::make_shared<cm_connection>(service, executor);
+  const auto attached = std::make_shared<attached_link>(self);
+  ec = service.expect(self);
+  if (ec)
+    return nullptr;
+  std::shared_ptr<queue_pair_impl> qp;
+  const auto no_events = service.hold_events();
+  ec = service.take_id(id, *self, [&] {
+    error_code failure;
+    try {
+      qp = adopt_its(failure);
+    } catch (const std::bad_alloc&) {
+      failure = asio::error::no_memory;
+    }
+    if (qp) {
+      self->take_established(id, qp);
+      qp->adopted(attached);
+      attached->start();
+    }
+    return failure;
+  });
+  return qp;
+}
+
+// librdmacm must not use the queue pair any more.
+void cm_connection::take_established(rdma_cm_id* id, std::shared_ptr<queue_pair_impl> qp) noexcept {
+  const std::lock_guard lock(mutex_);
+  timer_.reset();
+  home_ = service_;
+  home_gate_ = gate_;
+  id_ = id;
+  id_->qp = nullptr;
+  qp_ = std::move(qp);
+  state_ = state::established;
+}
+
 // The kernel holds back the events of a request until the request is accepted (ucma_event_handler
-// in drivers/infiniband/core/ucma.c), so the kernel is asked. siw has no answer.
+// in drivers/infiniband/core/ucma.c), so the kernel is asked. siw has no answer. ENXIO: the device
+// of the request was removed.
 bool cm_connection::withdrawn() const {
   const std::lock_guard lock(mutex_);
   return state_ != state::requested || given_up();
@@ -153,7 +208,7 @@ bool cm_connection::given_up() const {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_INIT;
   int mask = 0;
-  return rdma_init_qp_attr(id_, &attr, &mask) != 0 && errno == EINVAL;
+  return rdma_init_qp_attr(id_, &attr, &mask) != 0 && (errno == EINVAL || errno == ENXIO);
 }
 
 connection_info cm_connection::info() const {
@@ -173,6 +228,12 @@ std::string cm_connection::device_name() const {
   return id_ != nullptr && id_->verbs != nullptr ? ibv_get_device_name(id_->verbs->device) : "";
 }
 
+asio::ip::tcp::endpoint cm_connection::remote_endpoint() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return id_ != nullptr ? scoped_endpoint(*id_, rdma_get_peer_addr(id_))
+                        : asio::ip::tcp::endpoint();
+}
+
 rdma_cm_id* cm_connection::native_handle() const {
   const std::lock_guard lock(mutex_);
   return id_;
@@ -188,7 +249,7 @@ error_code cm_connection::check_fit(const ibv_context* device, const queue_pair_
                                     const private_data& data) {
   const ibv_context* const own = qp.get_protection_domain().get_device().native_handle();
   if (device != nullptr && !same_device(device, own))
-    return error::wrong_device;
+    return describe_wrong_device(*device, *own);
   return data.size() > most_data(own, 196) ? error_code(asio::error::message_size) : error_code();
 }
 
@@ -197,11 +258,17 @@ error_code cm_connection::read_hello(connection_target& target) {
   assert(mutex_.held() && state_ == state::requested);
   const error_code ec = target.on_hello(request_.data.bytes(), true);
   if (ec == error::incompatible_peer) {
-    const auto why = encode(verdict::incompatible);
+    const refusal_bytes why = encode_refusal(target.hello());
     rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));
+    count(&acceptor_tallies::refused_incompatible, ec);
     state_ = state::closed;
   }
   return ec;
+}
+
+std::shared_ptr<acceptor_tallies> cm_connection::tallies() const {
+  const std::lock_guard lock(mutex_);
+  return tallies_;
 }
 
 error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
@@ -209,8 +276,8 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
   if (const error_code ec = check(op, *qp, options.data))
     return ec;
   op.info.data.reserve(cm_data::most);
-  const auto attached =
-      std::make_shared<attached_link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
+  const auto attached = std::make_shared<attached_link>(
+      std::static_pointer_cast<cm_connection>(shared_from_this()), tallies());
   leftovers left;
   {
     const std::lock_guard lock(mutex_);
@@ -242,7 +309,11 @@ error_code cm_connection::accept(connect_operation& op, const std::shared_ptr<qu
     op_ = &op;
     qp_ = qp;
     state_ = state::accepting;
+    expects_frame_ = op.target != nullptr;
     or_no_memory(left, [&] {
+      if (tallies_)
+        tallies_->under_way.begin(std::static_pointer_cast<cm_connection>(shared_from_this()),
+                                  to_.address(), options.timeout, pending_handshakes::clock::now());
       if (const error_code ec = answer(options))
         finish(ec, left);
       else
@@ -282,6 +353,7 @@ error_code cm_connection::reject(const private_data& data) {
     return asio::error::message_size;
   const int failed = rdma_reject(id_, data.data(), static_cast<std::uint8_t>(data.size()));
   const error_code ec = failed == 0 ? error_code() : step_error(errno);
+  count(failed == 0 ? &acceptor_tallies::rejected : &acceptor_tallies::aborted);
   state_ = state::closed;
   return ec;
 }

@@ -7,6 +7,7 @@
 #include <boost/asio/cancellation_type.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "connecting/acceptor_tallies.hpp"
 #include "connecting/cm_service.hpp"
 #include "connecting/connection_target.hpp"
 #include "core/checked_mutex.hpp"
@@ -15,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -43,12 +45,24 @@ public:
   error_code connect(connect_operation& op, std::shared_ptr<queue_pair_impl> qp,
                      std::vector<asio::ip::tcp::endpoint> endpoints, connect_options options);
 
-  /// Takes over the id of a request.
-  void adopt(const cm_event& request) noexcept;
+  /// Takes over the id of a request, which is then counted once, by its end.
+  void adopt(const cm_event& request, std::shared_ptr<acceptor_tallies> tallies) noexcept;
+  /// Counts the end of a request that no attempt has taken, and logs it.
+  void count_end(acceptor_tallies::counter what) noexcept;
+  /// Takes over an id of the user's that has a connection, with the queue pair that `adopt_its`
+  /// adopts. Returns null after an error or an exception: then the id stays the user's, as after
+  /// `cm_service::take_id`.
+  static std::shared_ptr<queue_pair_impl>
+  adopt(cm_service& service, const asio::any_io_executor& executor, rdma_cm_id* id,
+        const std::function<std::shared_ptr<queue_pair_impl>(error_code&)>& adopt_its,
+        error_code& ec);
   /// Whether the connector has withdrawn its request, as far as the device knows. Costs one system
   /// call.
   bool withdrawn() const;
   connection_info info() const;
+  asio::ip::tcp::endpoint remote_endpoint() const noexcept;
+  /// The connector of a request that was adopted.
+  const asio::ip::tcp::endpoint& connector() const noexcept { return to_; }
   std::string device_name() const;
   rdma_cm_id* native_handle() const;
   /// The service that will read the events of the queue pair's connection. Its event channel is
@@ -71,6 +85,8 @@ public:
                               const private_data& data);
 
   void close(const cm_service& by) override;
+  /// Ends a handshake, of a connector that does not answer, in favour of others.
+  void give_way() noexcept;
   /// Ends the connection, or the attempt with `why`.
   void give_up(const error_code& why) noexcept;
   /// Like `give_up`. But if `why` is `connection_reset`, an attempt continues to the next event,
@@ -117,6 +133,8 @@ private:
   class new_home;
   class connect_call;
 
+  std::shared_ptr<acceptor_tallies> tallies() const;
+  void take_established(rdma_cm_id* id, std::shared_ptr<queue_pair_impl> qp) noexcept;
   bool begin(leftovers& left) noexcept;
   /// Calls `f`. If that lacks memory, ends the attempt.
   template <class Function>
@@ -130,6 +148,7 @@ private:
   }
   void take_event(const cm_event& event, leftovers& left);
   void next_endpoint(error_code why, leftovers& left);
+  bool lost_device(const error_code& why) const;
   bool asks_again(const cm_event& event);
   bool tries_foreign_loopback() const;
   std::optional<asio::ip::tcp::endpoint> own_address_for_loopback() const;
@@ -174,6 +193,10 @@ private:
   void retire_id(leftovers& left) noexcept;
   void end_lingering(leftovers& left) noexcept;
   void settle(leftovers& left) noexcept;
+  void count(acceptor_tallies::counter what, const error_code& why = {}) noexcept;
+  void count_accept(const error_code& result) noexcept;
+  void end_handshake() noexcept;
+  void log_connect(const error_code& result) const noexcept;
 
   std::atomic<std::uint64_t> ids_{0};
 
@@ -192,6 +215,9 @@ private:
   std::shared_ptr<cm_handler> self_;   // while an id lingers
   std::shared_ptr<void> kept_;         // the queue pair's verbs object, while its destruction would
                                        // wait for the peer
+  std::shared_ptr<acceptor_tallies> tallies_; // of a request that has not been counted
+  std::shared_ptr<acceptor_tallies> unheard_; // on iWARP, of an established connection: the peer
+                                              // need not have sent anything
   cm_event request_;
   cm_data reply_;
   connect_operation* op_ = nullptr;
@@ -201,13 +227,15 @@ private:
   bool in_event_ = false; // only then may the id be read: librdmacm does not write to it
   bool loopback_replaced_ = false;
   int port_trials_ = 0;
-  asio::ip::tcp::endpoint to_; // the endpoint of the attempt
+  asio::ip::tcp::endpoint to_; // the endpoint of the attempt, or of the connector
   std::chrono::milliseconds patience_{0};
   std::chrono::milliseconds pause_{0};               // before the endpoint is asked again
   std::chrono::steady_clock::time_point deadline_{}; // of the endpoint, or of the accept
   // The queue pair fails if the attempt does: it has left its first state, or on iWARP the peer has
   // been reached.
   bool spent_ = false;
+  bool gives_way_ = false;
+  bool expects_frame_ = false; // its target reports the peer's first frame
   std::uint8_t reads_out_ = 0; // reads and atomics that the peer answers at a time
   connect_options options_;
   std::uint64_t attempt_ = 0; // identifies the attempt of a timer that may be late

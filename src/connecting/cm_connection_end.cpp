@@ -4,6 +4,8 @@
 
 #include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
+#include "core/logging.hpp"
+#include "core/probe.hpp"
 
 #include <cassert>
 #include <new>
@@ -20,6 +22,8 @@ void destroy(rdma_cm_id*& id) noexcept {
 } // namespace
 
 cm_connection::~cm_connection() {
+  if (unheard_)
+    unheard_->under_way.end(*this);
   destroy(id_);
   destroy(lingering_);
 }
@@ -59,6 +63,8 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
   op.info.data.assign(data.begin(), data.end()); // the memory is reserved
   op.ec = result ? result : move_home(left);
+  ASIO_RDMA_PROBE(connect, qp_->number(), op.ec.value(), request_.id != nullptr ? 1 : 0);
+  request_.id != nullptr ? count_accept(op.ec) : log_connect(op.ec);
   left.done = &op;
   if (!result && op.ec)
     rdma_disconnect(id_); // the peer is connected, or about to be
@@ -76,6 +82,83 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   }
   retire_id(left);
   state_ = state::closed;
+}
+
+namespace {
+
+const char* text_of(acceptor_tallies::counter what) noexcept {
+  if (what == &acceptor_tallies::refused_backlog)
+    return "the backlog is full";
+  if (what == &acceptor_tallies::refused_incompatible)
+    return "the peer's protocol is another one";
+  if (what == &acceptor_tallies::rejected)
+    return "the program rejects the request";
+  return what == &acceptor_tallies::aborted ? "the connector has given up"
+                                            : "the request cannot be accepted here";
+}
+
+} // namespace
+
+// Each request is counted once.
+void cm_connection::count(acceptor_tallies::counter what, const error_code& why) noexcept {
+  assert(mutex_.held());
+  if (!tallies_)
+    return;
+  ++((*tallies_).*what);
+  tallies_.reset();
+  const bool given_up = what == &acceptor_tallies::rejected || what == &acceptor_tallies::aborted;
+  const log_severity s = given_up ? log_severity::info : log_severity::warning;
+  if (logs(s)) [[unlikely]]
+    write_log({.severity = s, .event = log_event::refuse, .error = why},
+              "a request of %s was refused: %s", endpoint_text(to_).c_str(), text_of(what));
+}
+
+void cm_connection::count_end(acceptor_tallies::counter what) noexcept {
+  const std::lock_guard lock(mutex_);
+  count(what);
+}
+
+// Errors that the connector or the network causes are no failures of this side.
+void cm_connection::count_accept(const error_code& result) noexcept {
+  assert(mutex_.held());
+  const bool is_connectors = result == asio::error::connection_aborted ||
+                             result == asio::error::connection_reset ||
+                             result == asio::error::broken_pipe ||
+                             result == asio::error::timed_out || result == error::unreachable;
+  if (const auto tallies = std::move(tallies_)) {
+    // On iWARP the answer establishes the connection. A connection or a stream ends the handshake
+    // by the peer's first frame (`connection_link::on_heard`).
+    if (!result && is_iwarp(id_->verbs) && expects_frame_)
+      unheard_ = tallies;
+    else
+      tallies->under_way.end(*this);
+    ++(!result         ? tallies->accepted
+       : gives_way_    ? tallies->gave_way
+       : is_connectors ? tallies->aborted
+                       : tallies->failed);
+  }
+  const log_severity s = result ? log_severity::warning : log_severity::info;
+  if (logs(s)) [[unlikely]]
+    write_log(
+        {.severity = s, .event = log_event::accept, .error = result, .queue_pair = qp_->number()},
+        result ? "a request of %s was not accepted" : "accepted %s", endpoint_text(to_).c_str());
+}
+
+void cm_connection::end_handshake() noexcept {
+  assert(mutex_.held());
+  if (unheard_)
+    std::exchange(unheard_, nullptr)->under_way.end(*this);
+}
+
+void cm_connection::log_connect(const error_code& result) const noexcept {
+  assert(mutex_.held());
+  const bool ended_here = result == asio::error::operation_aborted;
+  const log_severity s = result && !ended_here ? log_severity::warning : log_severity::info;
+  if (logs(s)) [[unlikely]]
+    write_log(
+        {.severity = s, .event = log_event::connect, .error = result, .queue_pair = qp_->number()},
+        result ? "the attempt to connect to %s failed" : "connected to %s",
+        endpoint_text(to_).c_str());
 }
 
 // On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in
@@ -185,10 +268,30 @@ bool cm_connection::waits_for_peer() const noexcept {
 void cm_connection::end(const error_code& why, leftovers& left) noexcept {
   if (op_ != nullptr)
     finish(why, left);
+  count(&acceptor_tallies::rejected); // a request that the program drops
+  end_handshake();
   retire_id(left);
   timer_.reset();
   state_ = state::closed;
   qp_.reset();
+}
+
+void cm_connection::give_way() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!begin(left))
+      return;
+    if (state_ == state::accepting && op_ != nullptr) {
+      gives_way_ = true;
+      finish(asio::error::timed_out, left);
+    } else if (state_ == state::established && unheard_) {
+      unheard_.reset();
+      left.failed = qp_;
+      left.why = asio::error::timed_out;
+    }
+  }
+  settle(left);
 }
 
 void cm_connection::give_up(const error_code& why) noexcept {

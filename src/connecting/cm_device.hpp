@@ -3,8 +3,11 @@
 
 #include <infiniband/verbs.h>
 
+#include "core/described_error.hpp"
+
 #include <cstddef>
 #include <cstring>
+#include <string>
 
 namespace asio_rdma::detail {
 
@@ -15,6 +18,15 @@ inline bool is_iwarp(const ibv_context* device) {
 /// librdmacm opens devices itself, so one device may be open twice.
 inline bool same_device(const ibv_context* a, const ibv_context* b) {
   return std::strcmp(ibv_get_device_name(a->device), ibv_get_device_name(b->device)) == 0;
+}
+
+/// `error::wrong_device` for an address that leads to `way`, of a queue pair of `own`.
+inline error_code describe_wrong_device(const ibv_context& way, const ibv_context& own) noexcept {
+  return describe(error::wrong_device, [&] {
+    return std::string("the address belongs to the RDMA device ") +
+           ibv_get_device_name(way.device) + ", and the queue pair is of " +
+           ibv_get_device_name(own.device) + " (open the device by device::open_for)";
+  });
 }
 
 /// The size of a message's private data, if InfiniBand has room for `infiniband` bytes. siw counts

@@ -3,6 +3,7 @@
 
 #include "connecting/cm_device.hpp"
 #include "core/descriptor_watch.hpp"
+#include "core/device_files.hpp"
 #include "verbs/device_impl.hpp"
 
 #include <algorithm>
@@ -28,6 +29,10 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
                               [](const ibv_gid_entry&) { return true; });
   return entry ? entry->ndev_ifindex : 0;
 }
+
+struct destroy_channel {
+  void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
+};
 
 } // namespace
 
@@ -155,7 +160,8 @@ bool cm_service::open(error_code& ec) {
     return true;
   rdma_event_channel* events = rdma_create_event_channel();
   if (events == nullptr) {
-    ec = cm_error(errno);
+    const int e = errno;
+    ec = cm_open_error(e, cm_error(e));
     return false;
   }
   fcntl(events->fd, F_SETFL, fcntl(events->fd, F_GETFL) | O_NONBLOCK);
@@ -238,9 +244,47 @@ error_code cm_service::adopt_id(rdma_cm_id* moved) {
   return {};
 }
 
+// If no descriptor is left for a channel, the way back needs the event channel made here.
+error_code cm_service::take_id(rdma_cm_id* taken, cm_handler& owner,
+                               const std::function<error_code()>& use) {
+  std::unique_ptr<rdma_event_channel, destroy_channel> back(rdma_create_event_channel());
+  if (!back)
+    return cm_error(errno);
+  void* const context = std::exchange(taken->context, &owner);
+  error_code ec = adopt_id(taken);
+  if (!ec) {
+    ec = use();
+    if (ec && rdma_migrate_id(taken, nullptr) != 0) {
+      if (rdma_migrate_id(taken, back.get()) != 0) {
+        taken->context = nullptr; // it stays on this channel, whose reader ignores it
+        return ec;
+      }
+      static_cast<void>(back.release());
+    }
+  }
+  if (ec)
+    taken->context = context;
+  return ec;
+}
+
+std::unique_lock<std::mutex> cm_service::hold_events() {
+  channel* const c = opened();
+  assert(c != nullptr);
+  return std::unique_lock(c->mutex);
+}
+
 void cm_service::remember(const std::shared_ptr<cm_handler>& handler) {
   const std::lock_guard lock(mutex_);
   add(handler);
+}
+
+std::vector<std::shared_ptr<cm_handler>> cm_service::handlers() const {
+  std::vector<std::shared_ptr<cm_handler>> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& weak : handlers_)
+    if (auto h = weak.lock())
+      result.push_back(std::move(h));
+  return result;
 }
 
 bool cm_service::has_background_calls() const {
@@ -347,8 +391,12 @@ asio::ip::tcp::endpoint scoped_endpoint(const rdma_cm_id& id, const sockaddr* ad
   return result;
 }
 
+// ENXIO: the id's device was removed, and the kernel has destroyed its part of the id (ucma_get_ctx
+// in drivers/infiniband/core/ucma.c).
 error_code cm_error(int value) {
   switch (value) {
+  case ENXIO:
+    return error::device_removed;
   case ENODEV:
     return error::no_device;
   case EACCES:

@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cassert>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -144,6 +145,12 @@ public:
   /// Moves an id of an expected handler and its events from another event channel. Waits until the
   /// events that were read there have been acknowledged.
   error_code adopt_id(rdma_cm_id* id);
+  /// Does the same with an id of the user's, which `owner` then owns, and calls `use`. If either
+  /// fails, the id goes back, to an event channel of its own. If it cannot go back, for lack of a
+  /// descriptor or of kernel memory, it stays, and its `context` is null.
+  error_code take_id(rdma_cm_id* id, cm_handler& owner, const std::function<error_code()>& use);
+  /// No event of this service is read while the result exists. Needs the event channel.
+  std::unique_lock<std::mutex> hold_events();
   /// Registers a handler whose id came with a request.
   void remember(const std::shared_ptr<cm_handler>& handler);
 
@@ -167,6 +174,8 @@ public:
   int descriptor() const;
 
   completion_service& operations() const noexcept { return operations_; }
+  /// The acceptors and connections that exist, for reports.
+  std::vector<std::shared_ptr<cm_handler>> handlers() const;
   /// Must be entered by threads that do not run the context.
   const std::shared_ptr<cm_gate>& gate() const noexcept { return gate_; }
 

@@ -4,20 +4,31 @@
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
 
 #include "connecting/acceptor_impl.hpp"
+#include "connecting/cm_device.hpp"
 #include "connecting/connection_target.hpp"
 #include "connecting/connector_impl.hpp"
 
+#include <cstdlib>
+#include <sstream>
 #include <utility>
 
 namespace asio_rdma {
 namespace detail {
 
+void throw_if(const error_code& ec, const char* what, const asio::ip::tcp::endpoint& where) {
+  if (!ec)
+    return;
+  std::ostringstream text;
+  text << where;
+  throw_error(ec, what, text.str());
+}
+
 std::shared_ptr<acceptor_impl> open_acceptor(asio::execution_context& context,
                                              const asio::any_io_executor& executor,
-                                             const asio::ip::tcp::endpoint& endpoint, int backlog,
-                                             error_code& ec) {
+                                             const asio::ip::tcp::endpoint& endpoint,
+                                             const acceptor_options& options, error_code& ec) {
   const auto open = [&](acceptor_impl& i) {
-    const error_code failure = i.open(endpoint, backlog);
+    const error_code failure = i.open(endpoint, options);
     if (failure)
       i.close();
     return failure;
@@ -27,14 +38,41 @@ std::shared_ptr<acceptor_impl> open_acceptor(asio::execution_context& context,
 
 std::shared_ptr<acceptor_impl> adopt_acceptor(asio::execution_context& context,
                                               const asio::any_io_executor& executor, rdma_cm_id* id,
-                                              int backlog, error_code& ec) {
+                                              const acceptor_options& options, error_code& ec) {
   return make_open<acceptor_impl>(
-      ec, [&](acceptor_impl& i) { return i.adopt(id, backlog); }, cm_service::of(context),
+      ec, [&](acceptor_impl& i) { return i.adopt(id, options); }, cm_service::of(context),
       executor);
+}
+
+std::shared_ptr<queue_pair_impl>
+adopt_connected(asio::execution_context& context, const asio::any_io_executor& executor,
+                rdma_cm_id* id, const protection_domain& pd,
+                std::shared_ptr<completion_queue_impl> queue,
+                std::shared_ptr<shared_receive_queue_impl> receives, error_code& ec) {
+  ec.clear();
+  if (id == nullptr || id->qp == nullptr) {
+    ec = asio::error::invalid_argument;
+    return nullptr;
+  }
+  ibv_qp_attr attr{};
+  ibv_qp_init_attr init{};
+  if (const int e = ibv_query_qp(id->qp, &attr, IBV_QP_STATE, &init))
+    ec = system_error_code(std::abs(e));
+  else if (attr.qp_state != IBV_QPS_RTS && !is_iwarp(id->qp->context)) // siw does not report it
+    ec = asio::error::not_connected;
+  if (ec)
+    return nullptr;
+  return cm_connection::adopt(
+      cm_service::of(context), executor, id,
+      [&](error_code& failure) {
+        return adopt_queue_pair(context, pd, queue, receives, id->qp, failure);
+      },
+      ec);
 }
 
 rdma_cm_id* native_handle(const acceptor_impl& impl) { return impl.native_handle(); }
 asio::ip::tcp::endpoint local_endpoint(const acceptor_impl& impl) { return impl.local_endpoint(); }
+acceptor_statistics statistics(const acceptor_impl& impl) { return impl.statistics(); }
 bool start(acceptor_impl& impl, accept_operation& op) { return impl.start(op); }
 void cancel(acceptor_impl& impl) { impl.cancel(); }
 void cancel(acceptor_impl& impl, std::uint64_t id, asio::cancellation_type_t type) {

@@ -2,10 +2,12 @@
 #include "core/little_endian.hpp"
 
 #include "connecting/handshake.hpp"
+#include "core/described_error.hpp"
 
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <string>
 
 namespace asio_rdma::detail {
 namespace {
@@ -27,6 +29,33 @@ bool begins_with(std::span<const std::byte> bytes, const std::array<char, 4>& ma
 // 0 and 1 are the management queue pairs; the highest number is for multicast.
 bool may_be_connected_to(std::uint32_t number) noexcept {
   return number > 1 && number < low_24_bits;
+}
+
+const char* name_of(handshake::kind k) noexcept {
+  return k == handshake::kind::message  ? "a connection"
+         : k == handshake::kind::stream ? "a stream"
+                                        : "a bare queue pair";
+}
+
+// The text of `error::incompatible_peer`.
+std::string difference(std::span<const std::byte> record, std::optional<handshake::kind> own) {
+  if (record.size() < handshake::prefix_size || !begins_with(record, record_magic))
+    return "the peer does not speak this library's protocol (is it a bare queue pair, or another "
+           "program?)";
+  const unsigned version = std::to_integer<unsigned>(record[4]);
+  if (version != handshake::version)
+    return "the peer has version " + std::to_string(version) +
+           " of the protocol and this side version " + std::to_string(handshake::version) +
+           " (use the same release of the library at both ends)";
+  if (record.size() > handshake::prefix_size && own) {
+    const auto kind = static_cast<handshake::kind>(record[5]);
+    if (kind != *own && kind <= handshake::kind::stream)
+      return std::string("the peer has ") + name_of(kind) + " and this side " + name_of(*own) +
+             " (use the same kind of object at both ends)";
+  }
+  return "the handshakes of the two sides do not fit (their receives, their RDMA READs, or the "
+         "types of "
+         "their queue pairs)";
 }
 
 bool decode_address(const std::byte* from, handshake_address& part) noexcept {
@@ -73,14 +102,14 @@ handshake_bytes encode(const handshake& h) noexcept {
 
 error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept {
   if (bytes.size() < handshake::base_size || !is_handshake_prefix(bytes))
-    return error::incompatible_peer;
+    return incompatible(bytes);
   const std::byte* const p = bytes.data();
   const auto kind = std::to_integer<std::uint8_t>(p[5]);
   const auto flags = get<std::uint16_t>(p + 6);
   const auto atomics = std::to_integer<unsigned>(p[17]);
   if (kind > static_cast<std::uint8_t>(handshake::kind::stream) || (flags & ~address_flag) != 0 ||
       atomics > IBV_ATOMIC_GLOB || !all_zero(bytes.subspan(20, 4)))
-    return error::incompatible_peer;
+    return incompatible(bytes);
   handshake h;
   h.what = static_cast<handshake::kind>(kind);
   h.receives = get<std::uint32_t>(p + 8);
@@ -90,10 +119,10 @@ error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept 
   h.promise = get<std::uint16_t>(p + 18);
   if (flags == address_flag) {
     if (bytes.size() < handshake::full_size || !decode_address(p + 24, h.address.emplace()))
-      return error::incompatible_peer;
+      return incompatible(bytes);
     h.address->address.max_reads = h.max_reads;
   } else if (!all_zero(bytes.subspan(handshake::base_size))) {
-    return error::incompatible_peer;
+    return incompatible(bytes);
   }
   result = h;
   return {};
@@ -102,6 +131,11 @@ error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept 
 bool is_handshake_prefix(std::span<const std::byte> bytes) noexcept {
   return begins_with(bytes, record_magic) &&
          (bytes.size() <= record_magic.size() || bytes[4] == std::byte(handshake::version));
+}
+
+error_code incompatible(std::span<const std::byte> record,
+                        std::optional<handshake::kind> own) noexcept {
+  return describe(error::incompatible_peer, [&] { return difference(record, own); });
 }
 
 std::array<std::byte, verdict_size> encode(verdict v) noexcept {
@@ -117,6 +151,27 @@ error_code decode(std::span<const std::byte, verdict_size> bytes, verdict& resul
     return error::incompatible_peer;
   result = static_cast<verdict>(bytes[4]);
   return {};
+}
+
+refusal_bytes encode_refusal(std::span<const std::byte> own_record) noexcept {
+  refusal_bytes result{};
+  const auto first = encode(verdict::incompatible);
+  const auto own = own_record.first(std::min(own_record.size(), handshake::base_size));
+  std::copy(own.begin(), own.end(), std::copy(first.begin(), first.end(), result.begin()));
+  return result;
+}
+
+bool decode_refusal(std::span<const std::byte> bytes, handshake::kind own,
+                    error_code& result) noexcept {
+  verdict v{};
+  if (bytes.size() < verdict_size || decode(bytes.first<verdict_size>(), v) ||
+      v != verdict::incompatible)
+    return false;
+  const auto record = bytes.subspan(verdict_size);
+  const bool has_record =
+      record.size() >= handshake::prefix_size && begins_with(record, record_magic);
+  result = has_record ? incompatible(record, own) : error_code(error::incompatible_peer);
+  return true;
 }
 
 // --- The steps -------------------------------------------------------------------------------
@@ -151,7 +206,7 @@ void exchange_steps::on_read(const error_code& ec, std::size_t bytes) {
     // A peer of another protocol or version may never send that many bytes.
     if (!is_handshake_prefix({input_.data(), std::min(received_, handshake::prefix_size)})) {
       in_step_ = false;
-      conclude(verdict::incompatible, error::incompatible_peer);
+      conclude(verdict::incompatible, incompatible(std::span(input_).first(received_)));
     } else if (received_ == handshake::full_size) {
       on_record();
     }
@@ -162,12 +217,12 @@ void exchange_steps::on_read(const error_code& ec, std::size_t bytes) {
 
 void exchange_steps::on_record() {
   received_ = 0;
-  if (decode(input_, peer_))
-    conclude(verdict::incompatible, error::incompatible_peer);
+  if (const error_code ec = decode(input_, peer_))
+    conclude(verdict::incompatible, ec);
   else if (!local_.address || !peer_.address)
     conclude(verdict::unsupported, asio::error::operation_not_supported);
   else if (peer_.what != local_.what || peer_.address->type != local_.address->type)
-    conclude(verdict::incompatible, error::incompatible_peer);
+    conclude(verdict::incompatible, incompatible(input_, local_.what));
   else
     next_ = action::connect;
 }

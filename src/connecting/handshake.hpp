@@ -39,7 +39,7 @@ struct handshake {
   static constexpr std::size_t base_size = 24;
   static constexpr std::size_t full_size = 56;
   static constexpr std::size_t prefix_size = 5; ///< Magic and version, the same in all versions.
-  static constexpr std::uint8_t version = 3;
+  static constexpr std::uint8_t version = 4;
 
   kind what = kind::raw;
   std::uint32_t receives = 0;     ///< Posted receives; of shared ones, the most
@@ -64,6 +64,11 @@ error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept;
 /// Whether these bytes can be the beginning of a record of this version.
 bool is_handshake_prefix(std::span<const std::byte> bytes) noexcept;
 
+/// `error::incompatible_peer` for a peer's record. Its text has the versions of both sides if they
+/// differ, else the kinds of both objects, if `own` is given and they differ.
+error_code incompatible(std::span<const std::byte> record,
+                        std::optional<handshake::kind> own = std::nullopt) noexcept;
+
 /// The end of an exchange on one side, in eight bytes: magic "ARDV", verdict, three bytes zero.
 enum class verdict : std::uint8_t {
   ready = 0,        ///< The queue pair is connected and can receive.
@@ -76,6 +81,14 @@ constexpr std::size_t verdict_size = 8;
 std::array<std::byte, verdict_size> encode(verdict v) noexcept;
 /// Errors: `error::incompatible_peer`.
 error_code decode(std::span<const std::byte, verdict_size> bytes, verdict& result) noexcept;
+
+/// The answer of rdma_cm to a record that does not fit: `verdict::incompatible`, and the record of
+/// this side. Earlier releases send and read the verdict only.
+using refusal_bytes = std::array<std::byte, verdict_size + handshake::base_size>;
+refusal_bytes encode_refusal(std::span<const std::byte> own_record) noexcept;
+/// Whether private data are such an answer, and the error for a connector whose object is `own`.
+bool decode_refusal(std::span<const std::byte> bytes, handshake::kind own,
+                    error_code& result) noexcept;
 
 /// The steps that connect two queue pairs over a stream. Each side writes its record, reads that of
 /// the peer, connects, writes its verdict and reads that of the peer. Both sides do the same. Does

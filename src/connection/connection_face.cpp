@@ -34,7 +34,9 @@ ibv_qp* native_handle(const connection_impl& impl) noexcept {
 }
 const memory_pool& pool(const connection_impl& impl) noexcept { return impl.link().pool(); }
 const connection_options& options(const connection_impl& impl) noexcept { return impl.options(); }
-connection_statistics statistics(const connection_impl& impl) noexcept { return impl.statistics(); }
+connection_statistics statistics(const connection_impl& impl) noexcept { return impl.counters(); }
+link_latencies latencies(const connection_impl& impl) noexcept { return impl.link().latencies(); }
+void measure_latency(connection_impl& impl) { impl.link().measure_latency(); }
 void close(connection_impl& impl) { impl.close(); }
 void cancel_receives(connection_impl& impl) { impl.cancel_receives(); }
 std::size_t revoke(connection_impl& impl, const registered_buffer* memory) {
@@ -52,6 +54,10 @@ bool start(connection_impl& impl, remote_operation& op, std::span<const remote_w
 bool start(connection_impl& impl, region_operation& op) { return impl.start(op); }
 bool start(connection_impl& impl, region_operation& op, const registered_buffer& memory) {
   return impl.start(op, memory);
+}
+bool start_revoke(connection_impl& impl, region_operation& op, const registered_buffer* memory,
+                  std::chrono::microseconds grace) {
+  return impl.start_revoke(op, memory, grace);
 }
 bool start_close(connection_impl& impl, operation& op) { return impl.link().start_close(op); }
 bool start_wait(connection_impl& impl, operation& op) { return impl.link().start_wait(op); }

@@ -21,6 +21,7 @@ link_options link_options_of(const connection_options& o) {
     result.send_room = gathered_room;
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
+  result.read_timeout = o.read_timeout;
   result.queue_pair = o.queue_pair;
   return result;
 }
@@ -30,7 +31,10 @@ link_options link_options_of(const connection_options& o) {
 connection_impl::connection_impl(asio::execution_context& context, const memory_pool& pool,
                                  const connection_options& options)
     : link_session(context, pool, handshake::kind::message, link_options_of(options)),
-      options_(options) {}
+      options_(options) {
+  if (options_.pull_bytes == 0)
+    options_.pull_bytes = pool.limit() / 2;
+}
 
 connection_impl::~connection_impl() = default;
 
@@ -55,6 +59,7 @@ void connection_impl::make_parts(frame_link& frames, const handshake&) {
   o.limit = options().max_message;
   o.offers = options().offers;
   o.pulls = options().pulls;
+  o.pull_bytes = options().pull_bytes;
   if (options().gather) {
     o.gather = gathered_room - frame_header::size;
     o.small = frame_transfer::payload_room;
@@ -69,7 +74,7 @@ void connection_impl::make_parts(frame_link& frames, const handshake&) {
   }
 }
 
-connection_statistics connection_impl::statistics() const noexcept {
+connection_statistics connection_impl::counters() const noexcept {
   connection_statistics result;
   static_cast<link_statistics&>(result) = link_.statistics();
   result.messages_sent = messages_sent_.value();

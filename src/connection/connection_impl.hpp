@@ -10,6 +10,7 @@
 #include "core/free_list.hpp"
 #include "link/link_session.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -50,9 +51,12 @@ public:
   protocol_clock::time_point lease_deadline(std::uint32_t id) const;
   /// Revokes the peer's access to `memory`, or to all memory if null. Returns the number of grants.
   std::size_t revoke(const registered_buffer* memory);
+  /// Revokes the access, and lets the peer finish its operations within `grace`.
+  bool start_revoke(region_operation& op, const registered_buffer* memory,
+                    std::chrono::microseconds grace);
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   /// Thread-safe.
-  connection_statistics statistics() const noexcept;
+  connection_statistics counters() const noexcept override;
   /// Cancels every wait for a message. No message is lost, and sends continue.
   void cancel_receives();
 
@@ -102,6 +106,7 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
   void begin_pull(const message_action& a);
+  bool has_room_to_pull(std::uint64_t bytes) const noexcept;
   void pull_done(message_pull& p);
   message_pull& pull_of(std::uint32_t slot) noexcept;
   void give_back(message_pull& p) noexcept;

@@ -68,17 +68,4 @@ protocol_clock::time_point connection_impl::lease_deadline(std::uint32_t id) con
   return regions_->deadline(id);
 }
 
-std::size_t connection_impl::revoke(const registered_buffer* memory) {
-  link_impl::visit v(link_);
-  if (!regions_)
-    return 0;
-  const std::size_t n = regions_->revoke(memory);
-  link_.do_or_fail([&] {
-    while (regions_->run_grants(v.done)) // at once, even if the connection is about to end
-      continue;
-  });
-  v.run();
-  return n;
-}
-
 } // namespace asio_rdma::detail

@@ -30,7 +30,7 @@ bool connection_impl::start(message_receive& op) {
       return false;
     }
     const bool is_long = op.request.capacity > frame_transfer::payload_room;
-    op.direct =
+    op.request.direct =
         op.target_count == 1 && (is_long || op.request.device_only) && find_key(*op.targets);
   }
   begin(op);
@@ -164,7 +164,7 @@ void connection_impl::begin_pull(const message_action& a) {
   p.slot = a.slot;
   p.in_use = true;
   message_receive& op = *static_cast<message_receive::wait&>(*a.receive).op;
-  if (op.direct) {
+  if (op.request.direct) {
     messages_->read_into(a.slot, op.request);
     p.into = &op;
     op.pull = &p;
@@ -173,12 +173,22 @@ void connection_impl::begin_pull(const message_action& a) {
         {reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey, op.request.device_only},
         a.memory);
   }
-  error_code ec;
-  p.memory = link_.pool().allocate(a.memory.size, ec);
-  if (!ec)
-    return p.start(p.memory, a.memory);
+  if (has_room_to_pull(a.memory.size)) {
+    error_code ec;
+    p.memory = link_.pool().allocate(a.memory.size, ec);
+    if (!ec)
+      return p.start(p.memory, a.memory);
+  }
   messages_->refuse(a.slot);
   give_back(p);
+}
+
+// The peer chooses the size, and how long its memory takes to be read. So a part of the pool's
+// limit is left for the receives of other links.
+bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
+  const std::uint64_t limit = link_.pool().limit();
+  const std::uint64_t most = limit - limit / 8, used = link_.pool().statistics().bytes_in_use;
+  return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
 }
 
 } // namespace asio_rdma::detail

@@ -38,9 +38,13 @@ void connection_regions::complete(region_operation& op, const error_code& ec,
 
 // --- Memory of this side ---------------------------------------------------------------------
 
+grant_record::grant_record(connection_regions& regions) noexcept
+    : lent(regions.connection_), bind(regions, *this) {}
+
 void connection_regions::give_back(grant_record& r) noexcept {
   if (r.lending || r.returned || r.key.is_open())
     return;
+  r.lent.end();
   link_.drop(r.access);
   link_.drop(r.memory);
   r.waiter = nullptr;
@@ -60,9 +64,11 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
   if (op.ec)
     return give_back(r);
   r.memory = memory;
+  r.lent.begin(memory);
   r.bytes = memory.size();
   r.rights = op.lease.rights;
   r.lease = op.lease.lease;
+  r.tag = op.lease.tag;
   r.waiter = &op;
   r.lending = true;
   op.lent = &r;
@@ -160,21 +166,7 @@ void connection_regions::end_key(const grant_action& a) {
   if (r.returned)
     r.next_free = std::exchange(returned_, &r);
   give_back(r);
-  grants_.ended(a.grant);
-}
-
-std::size_t connection_regions::revoke(const registered_buffer* memory) {
-  const auto* const begin =
-      memory != nullptr ? static_cast<const std::byte*>(memory->data()) : nullptr;
-  std::size_t n = 0;
-  for (const grant_record* r : granted_) {
-    if (r == nullptr)
-      continue;
-    const auto* const from = static_cast<const std::byte*>(r->memory.data());
-    if (memory == nullptr || (from < begin + memory->size() && begin < from + r->memory.size()))
-      n += grants_.revoke(r->id) ? 1u : 0u;
-  }
-  return n;
+  grants_.ended(a.grant, ended ? error_code() : error::device_keeps_memory);
 }
 
 // --- Memory of the peer ----------------------------------------------------------------------
@@ -195,6 +187,7 @@ void connection_regions::give(region_operation& op) {
   gift_record& r = gift_records_.take();
   r.what = lease_request::kind::give;
   r.id = op.lease.id;
+  r.tag = op.lease.tag;
   r.waiter = &op;
   op.given = &r;
   leases_.start(r, protocol_clock::now());
@@ -244,8 +237,7 @@ void connection_regions::leased(region_operation& op, operation_list& done) {
     if (ec && (!op.lease.ec || op.why == region_operation::purpose::receive))
       release(op.lease.id);
   }
-  // For a request this error means the owner's limit, not the length of a message.
-  complete(op, ec == asio::error::message_size ? error_code(error::remote_memory_limit) : ec, done);
+  complete(op, ec, done);
 }
 
 protocol_clock::time_point connection_regions::deadline(std::uint32_t id) const {
@@ -273,6 +265,9 @@ bool connection_regions::run_grants(operation_list& done) {
     give_back(r);
     return true;
   }
+  case grant_action::kind::recalled:
+    complete(*static_cast<region_operation::revoking&>(*a.recall).op, a.recall->ec, done);
+    return true;
   case grant_action::kind::none:
     break;
   }
@@ -335,7 +330,7 @@ bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t 
       break;
     if (!leases_.may_cancel(op.lease)) // the region has arrived, and its lease is being renewed
       return false;
-    inbox_.put_back(op.lease.id); // first, because it may throw
+    inbox_.put_back(op.lease.id, op.arrival.tag); // first, because it may throw
     leases_.cancel(op.lease);
     break;
   case region_operation::purpose::lend:
@@ -347,6 +342,10 @@ bool connection_regions::cancel(region_operation& op, asio::cancellation_type_t 
     if (!may_leave_effects(type))
       return false;
     op.given->waiter = nullptr;
+    break;
+  case region_operation::purpose::revoke:
+    if (!may_leave_effects(type) || !grants_.cancel(op.recall))
+      return false;
     break;
   }
   complete(op, asio::error::operation_aborted, done);

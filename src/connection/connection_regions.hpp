@@ -5,12 +5,15 @@
 #include <boost/asio/cancellation_type.hpp>
 
 #include "connection/connection_records.hpp"
+#include "connection/loan.hpp"
 #include "core/free_list.hpp"
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
 #include "leases/region_inbox.hpp"
 #include "verbs/grant_key.hpp"
 
+#include <chrono>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -29,10 +32,11 @@ struct grant_bind final : link_transfer {
 
 /// Memory that the peer may access, by a key of its own.
 struct grant_record final : lend_request {
-  explicit grant_record(connection_regions& regions) noexcept : bind(regions, *this) {}
+  explicit grant_record(connection_regions& regions) noexcept;
 
   registered_buffer memory;
   buffer_access access; ///< Access to lent memory.
+  loan lent;            ///< Of lent memory.
   grant_key key;
   grant_bind bind;
   region_operation* waiter = nullptr;
@@ -71,11 +75,18 @@ public:
   /// Revokes the grants of `memory`, or all if it is null. The keys end with the next `run`, or
   /// with `run_grants` if no `run` follows.
   std::size_t revoke(const registered_buffer* memory);
+  /// Revokes them with a grace; `op` completes when their keys have ended.
+  void revoke(region_operation& op, const registered_buffer* memory,
+              std::chrono::microseconds grace);
   bool run_grants(operation_list& done);
 
 private:
-  friend grant_bind; // calls `bound` when the bind has completed
+  friend grant_bind;   // calls `bound` when the bind has completed
+  friend grant_record; // its loan belongs to the connection
 
+  /// Calls `f` with each number of a grant of `memory`, or of all memory if it is null.
+  template <class Function>
+  void for_each_grant(const registered_buffer* memory, Function&& f) const;
   void give_back(grant_record& r) noexcept;
   void reserve_place();
   void make_key(const grant_action& a);

@@ -17,6 +17,13 @@ std::uint64_t bytes_of(const remote_work& w) noexcept {
   return w.local->owner != nullptr ? w.local->owner->size() : w.local->bytes;
 }
 
+std::uint64_t bytes_of(const ibv_send_wr& wr) noexcept {
+  std::uint64_t bytes = 0;
+  for (int i = 0; i < wr.num_sge; ++i)
+    bytes += wr.sg_list[i].length;
+  return bytes;
+}
+
 // The parts of a payload, as far as they are in the portion. Returns their number.
 std::size_t views_of(const payload& p, remote_portion which, std::span<ibv_sge> to) noexcept {
   std::size_t n = 0;
@@ -191,6 +198,8 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> w
       r.usual = false;
     if (first != nullptr)
       r.wr.send_flags = 0; // it has completed when the last work request has
+    if (r.wr.opcode == IBV_WR_RDMA_READ)
+      link_.read_posted(bytes_of(r.wr));
     if (!link_.post(r)) {
       remote_done(r, v.done);
       if (notice != nullptr)
@@ -222,12 +231,14 @@ void connection_impl::remote_done(remote_record& r, operation_list& done) {
   r.under_way = false;
   --remote_under_way_;
   link_.drop(r.access);
+  const std::uint64_t bytes = bytes_of(r.wr);
+  if (r.wr.opcode == IBV_WR_RDMA_READ)
+    link_.read_returned(bytes);
   if (r.ec) {
     r.result = r.ec; // the result of a notice does not matter then
   } else {
     remote_operations_.add();
-    for (int i = 0; i < r.wr.num_sge; ++i)
-      remote_bytes_.add(r.wr.sg_list[i].length);
+    remote_bytes_.add(bytes);
   }
   if (!r.ec && r.waiter != nullptr && is_atomic(r.wr.opcode))
     *r.found = r.value;

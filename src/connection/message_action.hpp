@@ -4,6 +4,7 @@
 #include <asio_rdma/buffer.hpp>
 
 #include <cstdint>
+#include <limits>
 
 namespace asio_rdma::detail {
 
@@ -14,8 +15,11 @@ struct message_options {
   std::uint64_t limit = std::uint64_t(1) << 30; ///< Bytes of an offered message, at most.
   std::uint32_t offers = 16; ///< Messages that are offered at a time, each with a key of its own.
   std::uint32_t pulls = 4;   ///< Messages that are read at a time, at least one.
-  std::uint32_t gather = 0;  ///< Bytes of small messages that share a frame; 0: none do.
-  std::uint32_t small = 0;   ///< The longest message that shares a frame.
+  /// Bytes of messages that are read into the driver's memory ahead of their receives. The first
+  /// message may be read besides.
+  std::uint64_t pull_bytes = std::numeric_limits<std::uint64_t>::max();
+  std::uint32_t gather = 0; ///< Bytes of small messages that share a frame; 0: none do.
+  std::uint32_t small = 0;  ///< The longest message that shares a frame.
 };
 
 /// The next step of the driver.

@@ -253,6 +253,7 @@ void message_inbox::deliver(message_in& op, entry& e) {
   op.slot = e.slot;
   op.at = e.at;
   op.last = e.last;
+  uncount(e);
   if (e.place != message_in::place::slot)
     link_.release(e.slot);
   if (e.pinned())

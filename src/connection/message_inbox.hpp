@@ -64,6 +64,7 @@ private:
     remote_buffer memory = {};  // its size is the size of the message
     message_in* into = nullptr; // the operation whose memory it is read into
     bool spoiled = false;       // `into` was cancelled, so it has to be read again
+    bool counted = false;       // in `pulled_bytes_`
 
     bool pinned() const noexcept { return into != nullptr && !spoiled; }
   };
@@ -89,8 +90,10 @@ private:
   bool leave(message_in& op, const error_code& ec);
   void unpin_from(std::size_t index);
   void let_go(entry& e);
+  bool may_pull(const entry& e, const message_in& op) const noexcept;
+  void uncount(entry& e) noexcept;
   void drop_from(queue::iterator first);
-  void drop_pulled(const entry& e);
+  void drop_pulled(entry& e);
   void end_receives(const error_code& ec);
   void drop_written();
   queue::iterator find(std::uint32_t slot);
@@ -102,6 +105,7 @@ private:
   queue messages_;
   std::uint32_t unread_ = 0; // offers in `messages_` that are not being read
   std::uint32_t pulling_ = 0;
+  std::uint64_t pulled_bytes_ = 0;     // of messages in memory of the driver, or on the way there
   std::vector<std::uint32_t> dropped_; // slots of pulls that the driver has to drop
   frame_operation_list written_waiters_;
   queue written_;

@@ -8,6 +8,19 @@
 
 namespace asio_rdma::detail {
 
+// Messages are received in order. So one that is not read ahead ends the look, else those behind it
+// would keep the memory that it needs.
+bool message_inbox::may_pull(const entry& e, const message_in& op) const noexcept {
+  const std::uint64_t most = options_.pull_bytes;
+  return op.direct || &e == &messages_.front() ||
+         (pulled_bytes_ <= most && e.memory.size <= most - pulled_bytes_);
+}
+
+void message_inbox::uncount(entry& e) noexcept {
+  if (std::exchange(e.counted, false))
+    pulled_bytes_ -= e.memory.size;
+}
+
 bool message_inbox::next_pull(message_action& a) {
   if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
     return false;
@@ -20,11 +33,15 @@ bool message_inbox::next_pull(message_action& a) {
       continue;
     if (op.busy_ || e.memory.size > op.capacity)
       continue; // to be read later, into memory of this receive or of another one
+    if (!may_pull(e, op))
+      return false;
     // Later ones need not be offered, unless only the device may write to the receives' memory.
     if (!op.device_only && link_.may_grow_to(e.memory.size))
       link_.want_receives(e.memory.size);
     a.receive = &op;
     e.where = entry::state::pulling;
+    e.counted = true;
+    pulled_bytes_ += e.memory.size;
     --unread_;
     ++pulling_;
     a.what = message_action::kind::pull;
@@ -44,6 +61,7 @@ message_inbox::queue::iterator message_inbox::find(std::uint32_t slot) {
 void message_inbox::read_into(std::uint32_t slot, message_in& op) {
   assert(find(slot) != messages_.end() && op.waiting_);
   const auto e = find(slot);
+  uncount(*e);
   e->place = message_in::place::direct;
   e->into = &op;
   op.pinned_ = true;
@@ -72,6 +90,7 @@ void message_inbox::pulled(std::uint32_t slot) {
     drop_pulled(*e);
   let_go(*e);
   answers_.push_back({e->id, refusal::closed});
+  uncount(*e);
   link_.release(e->slot);
   messages_.erase(e);
 }
@@ -89,6 +108,7 @@ void message_inbox::refuse(std::uint32_t slot, refusal why) {
     --pinned_;
   }
   unpin_from(static_cast<std::size_t>(e - messages_.begin()));
+  uncount(*e);
   link_.release(e->slot);
   messages_.erase(e);
 }
@@ -135,7 +155,8 @@ void message_inbox::let_go(entry& e) {
     done_receives_.push_back(op);
 }
 
-void message_inbox::drop_pulled(const entry& e) {
+void message_inbox::drop_pulled(entry& e) {
+  uncount(e);
   if (e.place == message_in::place::pulled && e.where != entry::state::offered)
     dropped_.push_back(e.slot);
 }

@@ -42,6 +42,12 @@ inline bool has_one_thread(scheduler& s) {
 inline bool has_locking_scheduler(scheduler& s) {
   return asio::config(s.context()).get("scheduler", "locking", true);
 }
+
+inline bool has_locking_reactor(scheduler& s) {
+  const asio::config settings(s.context());
+  return settings.get("reactor", "io_locking", true) &&
+         settings.get("reactor", "registration_locking", true);
+}
 #else
 inline bool has_one_thread(scheduler& s) {
   const int hint = s.concurrency_hint();
@@ -52,6 +58,12 @@ inline bool has_one_thread(scheduler& s) {
 inline bool has_locking_scheduler(scheduler& s) {
   return BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(SCHEDULER, s.concurrency_hint());
 }
+
+inline bool has_locking_reactor(scheduler& s) {
+  const int hint = s.concurrency_hint();
+  return BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(REACTOR_IO, hint) &&
+         BOOST_ASIO_CONCURRENCY_HINT_IS_LOCKING(REACTOR_REGISTRATION, hint);
+}
 #endif
 
 /// Whether threads that do not run the context may queue members in it.
@@ -61,6 +73,11 @@ inline bool may_be_queued_by_others([[maybe_unused]] scheduler& s) {
 #else
   return false;
 #endif
+}
+
+/// Whether threads that do not run the context may also stop a watch of it.
+inline bool may_be_used_by_others(scheduler& s) {
+  return may_be_queued_by_others(s) && has_locking_reactor(s);
 }
 
 /// Calls `on_readable` on a thread of the context each time the descriptor becomes readable, until

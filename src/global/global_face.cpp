@@ -34,11 +34,12 @@ error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpo
 asio::ip::tcp::endpoint local_endpoint(const global_memory_impl& impl, error_code& ec) {
   return impl.local_endpoint(ec);
 }
-const global_lane* lane(const global_memory_impl& impl, node_id node) noexcept {
-  return impl.lane(node);
+bool knows(const global_memory_impl& impl, node_id node) noexcept { return impl.knows(node); }
+ibv_atomic_cap atomics_of(const global_memory_impl& impl, node_id node) noexcept {
+  return impl.atomics(node);
 }
-const global_lane* find(const global_memory_impl& impl, const global_aim& aim,
-                        remote_buffer& target, error_code& ec) noexcept {
+std::shared_ptr<lane_link> find(const global_memory_impl& impl, const global_aim& aim,
+                                remote_buffer& target, error_code& ec) noexcept {
   return impl.find(aim, target, ec);
 }
 bool start(global_memory_impl& impl, global_request& op, node_id to) { return impl.start(op, to); }

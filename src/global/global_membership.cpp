@@ -2,6 +2,7 @@
 // Nodes join: they listen, connect, introduce themselves and become reachable by lanes.
 #include "global/global_peer.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -95,7 +96,8 @@ void global_memory_impl::accept(connection_request request) {
 void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept {
   if (!ec) {
     try {
-      expect_introduction(p);
+      if (const peer_ptr stranger = expect_introduction(p))
+        end(stranger, asio::error::timed_out);
       if (!p->accepted)
         send(p, node_->introduction(kind::join));
     } catch (const std::bad_alloc&) {
@@ -108,19 +110,27 @@ void global_memory_impl::on_connected(const peer_ptr& p, error_code ec) noexcept
     listen_to(p);
 }
 
-void global_memory_impl::expect_introduction(const peer_ptr& p) {
+global_memory_impl::peer_ptr global_memory_impl::expect_introduction(const peer_ptr& p) {
   const auto longest = options_.lanes.keep_alive;
   const std::lock_guard guard(mutex_);
-  if (p->ended || longest <= longest.zero())
-    return;
-  p->silence = std::make_unique<background_timer>(service_.context());
-  p->silence->set(background_timer::clock::now() + longest,
-                  [weak = weak_from_this(), of = std::weak_ptr<peer>(p)] {
-                    const auto s = std::static_pointer_cast<global_memory_impl>(weak.lock());
-                    const peer_ptr silent = of.lock();
-                    if (s && silent && !s->has_introduced(*silent))
-                      s->end(silent, asio::error::timed_out);
-                  });
+  p->connected = true;
+  if (!p->ended && longest > longest.zero()) {
+    p->silence = std::make_unique<background_timer>(service_.context());
+    p->silence->set(background_timer::clock::now() + longest,
+                    [weak = weak_from_this(), of = std::weak_ptr<peer>(p)] {
+                      const auto s = std::static_pointer_cast<global_memory_impl>(weak.lock());
+                      const peer_ptr silent = of.lock();
+                      if (s && silent && !s->has_introduced(*silent))
+                        s->end(silent, asio::error::timed_out);
+                    });
+  }
+  const auto is_stranger = [](const peer_ptr& q) {
+    return q->accepted && q->connected && !q->introduction;
+  };
+  const auto strangers = std::count_if(peers_.begin(), peers_.end(), is_stranger);
+  return std::size_t(strangers) > most_strangers
+             ? *std::find_if(peers_.begin(), peers_.end(), is_stranger)
+             : nullptr;
 }
 
 bool global_memory_impl::has_introduced(const peer& p) const {
@@ -133,27 +143,31 @@ bool global_memory_impl::has_introduced(const peer& p) const {
 error_code global_memory_impl::introduce(const peer_ptr& p, const global_message& m,
                                          const std::vector<std::byte>& answer,
                                          operation_list& done) {
+  std::list<global_lane> unused; // destroyed after the mutex is unlocked
   const std::lock_guard guard(mutex_);
   const bool own = m.node == node_->id();
   if (own && m.incarnation != node_->incarnation())
     return error::node_in_use;
-  const global_lane* const before = lane(m.node);
-  const bool lives = before != nullptr &&
-                     before->link->target_queue_pair()->state() == queue_pair_state::connected;
+  const global_lane* const before = lanes_[m.node];
+  const bool lives =
+      before != nullptr && before->link != nullptr &&
+      before->link->link()->target_queue_pair()->state() == queue_pair_state::connected;
   if (lives && before->incarnation != m.incarnation)
     return error::node_in_use;
-  std::list<global_lane> made;
+  std::list<global_lane> made, departure;
   if (!own || !p->accepted) { // otherwise the other end has the lane
-    const auto& link = p->link.impl();
-    auto users = std::make_shared<lane_link>(link, places_);
-    made.push_back({link, std::move(users), m.incarnation, m.atomics, m.segments});
+    auto link = std::make_shared<lane_link>(p->link.impl(), places_);
+    made.push_back({std::move(link), m.incarnation, m.atomics, m.segments});
+    departure.push_back({nullptr, m.incarnation, m.atomics, {}});
   }
   p->introduction.emplace(m);
   if (!answer.empty())
     send(p, answer);
+  p->departure.swap(departure);
   p->lane.swap(made); // from here on the lane may be published
   if (!lives && !p->lane.empty())
-    publish(*p);
+    lanes_.publish(m.node, p->lane);
+  unused = lanes_.take_unused();
   // Before the unlocking, after which other requests may be sent to the node.
   if (!p->requests.empty()) { // the join may have been cancelled
     auto& join = static_cast<global_request&>(p->requests.front());
@@ -164,22 +178,29 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
   return {};
 }
 
-void global_memory_impl::publish(peer& p) noexcept {
-  published_.splice(published_.end(), p.lane);
-  lanes_[p.introduction->node].store(&published_.back(), std::memory_order_release);
+bool global_memory_impl::has_lane(const peer& p) const noexcept {
+  const global_lane* const used = p.introduction ? lanes_[p.introduction->node] : nullptr;
+  return used != nullptr && used->link != nullptr && used->link->link() == p.link.impl();
 }
 
 // Another view of the node may have a live connection.
 void global_memory_impl::replace_lane(const peer& ended) noexcept {
   const global_message& introduction = *ended.introduction;
-  const global_lane* const used = lane(introduction.node);
-  if (used == nullptr || used->link != ended.link.impl())
-    return;
   for (const peer_ptr& p : peers_)
     if (!p->lane.empty() && p->introduction->node == introduction.node &&
         p->introduction->incarnation == introduction.incarnation &&
         p->link.impl()->target_queue_pair()->state() == queue_pair_state::connected)
-      return publish(*p);
+      return lanes_.publish(introduction.node, p->lane);
+}
+
+// Of a node that has left, the reason remains, for later operations on its memory.
+void global_memory_impl::note_departure(peer& p) noexcept {
+  const link_impl& link = p.link.impl()->link();
+  p.departure.front().reason = [&] {
+    const auto guard = link.lock();
+    return link.check();
+  }();
+  lanes_.publish(p.introduction->node, p.departure);
 }
 
 } // namespace asio_rdma::detail

@@ -15,9 +15,6 @@ namespace {
 using kind = global_message::kind;
 using result = global_message::result;
 
-// Outstanding hints to one peer: further hints would only wait behind these.
-constexpr std::size_t most_hints = 64;
-
 } // namespace
 
 /// A message that no operation depends on. Not work of the context while the peer does not take it.
@@ -153,7 +150,7 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
   operation_list done;
   std::map<place, loan> lent;
   std::unique_ptr<background_timer> silence;
-  std::list<global_lane> unused;
+  std::list<global_lane> unused; // destroyed after the mutex is unlocked
   {
     const std::lock_guard guard(mutex_);
     if (std::exchange(p->ended, true))
@@ -167,14 +164,21 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
     }
     std::erase(peers_, p);
     silence = std::move(p->silence);
-    if (!closed_ && p->introduction)
+    if (!closed_ && has_lane(*p))
       replace_lane(*p);
-    for (operation& op : p->requests)
-      op.fail(why);
     done.swap(p->requests);
+    done.splice(done.end(), p->waiting);
+    for (operation& op : done)
+      op.fail(why);
   }
   if (p->link.is_open())
     p->link.impl()->close();
+  {
+    const std::lock_guard guard(mutex_);
+    if (!closed_ && has_lane(*p))
+      note_departure(*p);
+    unused.splice(unused.end(), lanes_.take_unused());
+  }
   // The device no longer uses the memory: each outstanding access of the peer has happened or never
   // will.
   for (const auto& [where, l] : lent)
@@ -195,14 +199,32 @@ void global_memory_impl::send(const peer_ptr& p, const std::vector<std::byte>& b
   });
 }
 
+void global_memory_impl::send_answer(const peer_ptr& p, const global_message& m) {
+  {
+    const std::lock_guard guard(mutex_);
+    ++p->answers;
+  }
+  p->link.async_send(asio::buffer(encode(m)), [s = self(), p](error_code ec, std::size_t) {
+    bool listens = false;
+    {
+      const std::lock_guard guard(s->mutex_);
+      listens = p->answers-- == most_answers;
+    }
+    if (ec)
+      s->end(p, ec);
+    else if (listens)
+      s->listen_to(p);
+  });
+}
+
 // Waits for the next message. If no message is due, the wait is not work of the context.
 void global_memory_impl::listen_to(const peer_ptr& p) noexcept {
   error_code ec;
   {
     const std::lock_guard guard(mutex_);
-    if (p->ended)
+    if (p->ended || (!p->listening && p->answers >= most_answers))
       return;
-    const bool expected = p->serves || !p->requests.empty() || p->forgotten != 0;
+    const bool expected = p->serves || !p->requests.empty() || p->asked != 0;
     connection_impl& link = *p->link.impl();
     if (p->listening) {
       if (expected)
@@ -271,7 +293,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     return introduce(p, m, {}, done);
   case kind::free:
   case kind::allocate:
-    send(p, node_->serve(m));
+    send_answer(p, node_->serve(m));
     return {};
   case kind::descriptors:
     add_descriptors(p, m);
@@ -292,7 +314,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     break;
   }
   operation_list unused;
-  const error_code ec = answer(*p, m, done);
+  const error_code ec = answer(p, m, done);
   if (!ec && done.empty() && m.what == kind::allocated && m.status == result::ok) {
     global_message back;
     back.what = kind::free;
@@ -302,6 +324,7 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     {
       const std::lock_guard guard(mutex_);
       ++p->forgotten; // the answer to this request
+      ++p->asked;
     }
     send(p, back);
   }
@@ -341,7 +364,7 @@ void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message
     one.key().second = reply.value;
     loans_.insert(std::move(one));
   }
-  send(p, reply);
+  send_answer(p, reply);
 }
 
 global_memory_impl::peer_ptr global_memory_impl::borrower(segment_id segment,

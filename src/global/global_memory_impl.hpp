@@ -10,6 +10,7 @@
 #include <asio_rdma/global_memory.hpp>
 #include <asio_rdma/remote_ptr.hpp>
 
+#include "global/global_lanes.hpp"
 #include "global/global_node.hpp"
 #include "queues/completion_service.hpp"
 
@@ -30,6 +31,19 @@ namespace asio_rdma::detail {
 /// Thread-safe.
 class global_memory_impl final : public context_member {
 public:
+  /// Bounds on what one peer can make a node keep (docs/security.md).
+  ///@{
+
+  /// Outstanding hints to one peer: further hints would only wait behind these.
+  static constexpr std::size_t most_hints = 64;
+  /// Answers to one peer that are on their way. A peer of this library asks for no more.
+  static constexpr std::size_t most_answers = 16;
+  /// Requests to one peer that it has not answered. So their answers always have room on their way.
+  static constexpr std::size_t most_asked = most_answers;
+  /// Peers that have connected and not introduced themselves. The oldest one gives way.
+  static constexpr std::size_t most_strangers = 64;
+  ///@}
+
   global_memory_impl(const asio::any_io_executor& executor, std::shared_ptr<global_node> node,
                      const global_memory_options& options);
   ~global_memory_impl();
@@ -56,23 +70,28 @@ public:
   void cancel(std::uint64_t id, asio::cancellation_type_t type);
   std::uint64_t next_id() noexcept { return ++ids_; }
 
-  /// The lane to a node, or null.
-  const global_lane* lane(node_id node) const noexcept {
-    return node <= max_node ? lanes_[node].load(std::memory_order_acquire) : nullptr;
+  /// Whether a lane to the node exists, or existed.
+  bool knows(node_id node) const noexcept { return global_lanes::look(lanes_)[node] != nullptr; }
+  /// IBV_ATOMIC_NONE for an unknown node.
+  ibv_atomic_cap atomics(node_id node) const noexcept {
+    const global_lanes::look looking(lanes_);
+    const global_lane* const l = looking[node];
+    return l != nullptr ? l->atomics : IBV_ATOMIC_NONE;
   }
-  /// Finds the lane to the target and the remote memory of the target. Returns null with the error
-  /// if the target cannot be accessed.
-  const global_lane* find(const global_aim& aim, remote_buffer& target,
-                          error_code& ec) const noexcept {
+  /// Finds the lane to the target and the remote memory of the target, and if wanted its whole
+  /// segment. Returns null with the error if the target cannot be accessed.
+  std::shared_ptr<lane_link> find(const global_aim& aim, remote_buffer& target, error_code& ec,
+                                  remote_buffer* segment = nullptr) const noexcept {
     const remote_word p = aim.at;
-    const global_lane* const l = lane(p.node());
+    const global_lanes::look looking(lanes_);
+    const global_lane* const l = looking[p.node()];
     if (l == nullptr) [[unlikely]] {
       ec = error::node_unknown;
       return nullptr;
     }
     if (p.segment() >= l->segments.size() || aim.bytes > l->segments[p.segment()].size ||
         p.offset() > l->segments[p.segment()].size - aim.bytes) [[unlikely]] {
-      ec = error::remote_range;
+      ec = l->reason ? l->reason : error_code(error::remote_range);
       return nullptr;
     }
     if (p.offset() % aim.alignment != 0) [[unlikely]] {
@@ -86,7 +105,9 @@ public:
     }
     const remote_buffer& whole = l->segments[p.segment()];
     target = {whole.address + p.offset(), aim.bytes, whole.rkey};
-    return l;
+    if (segment != nullptr)
+      *segment = whole;
+    return l->link;
   }
 
   /// Hints to the node at the other end of the link that the party of this descriptor has been
@@ -128,6 +149,13 @@ private:
   void on_connected(const peer_ptr& p, error_code ec) noexcept;
   void send(const peer_ptr& p, const global_message& m);
   void send(const peer_ptr& p, const std::vector<std::byte>& bytes);
+  /// These bound what the messages of a peer cost: its next request is taken once few answers are
+  /// on their way, and this side leaves few requests unanswered, so that both make progress.
+  ///@{
+  void send_answer(const peer_ptr& p, const global_message& m);
+  void ask(const peer_ptr& p, global_request& op);
+  void ask_next(const peer_ptr& p);
+  ///@}
   std::shared_ptr<memory_guest> open_guest() const; // null if none has been made
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
   void listen_to(const peer_ptr& p) noexcept;
@@ -136,11 +164,13 @@ private:
   error_code take(const peer_ptr& p, const global_message& m, operation_list& done);
   error_code introduce(const peer_ptr& p, const global_message& m,
                        const std::vector<std::byte>& answer, operation_list& done);
-  void publish(peer& p) noexcept;
+  bool has_lane(const peer& p) const noexcept;
   void replace_lane(const peer& ended) noexcept;
-  void expect_introduction(const peer_ptr& p);
+  void note_departure(peer& p) noexcept;
+  /// Returns a stranger that is to be ended, if there are too many.
+  peer_ptr expect_introduction(const peer_ptr& p);
   bool has_introduced(const peer& p) const;
-  error_code answer(peer& p, const global_message& m, operation_list& done);
+  error_code answer(const peer_ptr& p, const global_message& m, operation_list& done);
   void add_descriptors(const peer_ptr& p, const global_message& m);
   void end(const peer_ptr& p, const error_code& why) noexcept;
   void end_all();
@@ -152,7 +182,6 @@ private:
   const global_memory_options options_;
   const std::shared_ptr<in_flight> places_;
   std::atomic<std::uint64_t> ids_{0};
-  std::array<std::atomic<const global_lane*>, max_node + 1> lanes_{};
 
   mutable std::mutex mutex_; // locked before all others
   struct next_accept final : operation {
@@ -165,7 +194,7 @@ private:
   next_accept next_accept_; // for an accept that lacked memory
   connector connector_;
   std::vector<peer_ptr> peers_;
-  std::list<global_lane> published_; // all lanes ever made: other threads may still use an old one
+  global_lanes lanes_;
   std::uint32_t numbers_ = 0;
   std::map<place, loan> loans_; // of this node's memory, for descriptors of locks
   std::shared_ptr<memory_guest> guest_;

@@ -42,12 +42,17 @@ struct global_memory_impl::peer {
   bool serves = false;                        // the peer may ask at any time: work of the context
   std::optional<global_message> introduction; // once received
   std::list<global_lane> lane;                // set with the introduction, until published
+  std::list<global_lane> departure;           // published instead once the node has left
   std::unique_ptr<background_timer> silence;  // until the introduction
+  bool connected = false;
   std::optional<arrival> listening;
   std::size_t hints = 0; // on their way to the peer
   bool ended = false;
-  operation_list requests;
-  std::size_t forgotten = 0; // cancelled requests whose answers are outstanding
+  operation_list requests;   // which the peer has, or a join
+  operation_list waiting;    // behind `most_asked` requests
+  std::size_t asked = 0;     // messages to which the answers are outstanding
+  std::size_t forgotten = 0; // of those, cancelled requests
+  std::size_t answers = 0;   // to the peer, on their way
 };
 
 template <class Start>

@@ -56,25 +56,42 @@ bool global_memory_impl::start(global_request& op, node_id to) {
   peer_ptr found;
   {
     const std::lock_guard guard(mutex_);
-    const global_lane* const l = lane(to);
+    const global_lane* const l = lanes_[to];
     if (l == nullptr) {
       op.ec = error::node_unknown;
       return false;
     }
-    const auto p = std::find_if(peers_.begin(), peers_.end(),
-                                [l](const peer_ptr& c) { return c->link.impl() == l->link; });
+    const auto p = std::find_if(peers_.begin(), peers_.end(), [l](const peer_ptr& c) {
+      return l->link != nullptr && c->link.impl() == l->link->link();
+    });
     if (p == peers_.end()) {
       op.ec = asio::error::connection_reset;
       return false;
     }
     found = *p;
-    op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
-    send(found, op.message);
+    ask(found, op);
     service_.operation_starting();
-    found->requests.push_back(op);
   }
   listen_to(found);
   return true;
+}
+
+void global_memory_impl::ask(const peer_ptr& p, global_request& op) {
+  if (p->asked >= most_asked)
+    return p->waiting.push_back(op);
+  op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
+  send(p, op.message);
+  ++p->asked;
+  p->requests.push_back(op);
+}
+
+void global_memory_impl::ask_next(const peer_ptr& p) {
+  --p->asked;
+  if (p->asked >= most_asked || p->waiting.empty())
+    return;
+  auto& op = static_cast<global_request&>(p->waiting.front());
+  p->waiting.pop_front();
+  ask(p, op);
 }
 
 // The owner still answers a cancelled request: memory that it then allocates is given back. Memory
@@ -84,20 +101,27 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type
   {
     const std::lock_guard guard(mutex_);
     for (const peer_ptr& p : peers_) {
-      const auto op = std::find_if(p->requests.begin(), p->requests.end(),
-                                   [id](const operation& o) { return o.id == id; });
-      if (op == p->requests.end())
-        continue;
-      if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
-          !may_leave_effects(type))
-        return;
-      if (static_cast<global_request&>(*op).is_join())
-        joining = p;
-      else
-        ++p->forgotten;
-      op->fail(asio::error::operation_aborted);
+      const auto is_it = [id](const operation& o) {
+        return o.id == id;
+      };
       operation_list done;
-      done.splice(done.end(), p->requests, op);
+      auto op = std::find_if(p->waiting.begin(), p->waiting.end(), is_it);
+      if (op != p->waiting.end()) {
+        done.splice(done.end(), p->waiting, op);
+      } else {
+        op = std::find_if(p->requests.begin(), p->requests.end(), is_it);
+        if (op == p->requests.end())
+          continue;
+        if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
+            !may_leave_effects(type))
+          return;
+        if (static_cast<global_request&>(*op).is_join())
+          joining = p;
+        else
+          ++p->forgotten;
+        done.splice(done.end(), p->requests, op);
+      }
+      done.front().fail(asio::error::operation_aborted);
       service_.complete(done); // under the mutex: while there are requests, the context exists
       break;
     }
@@ -106,15 +130,18 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type
     end(joining, asio::error::operation_aborted);
 }
 
-error_code global_memory_impl::answer(peer& p, const global_message& m, operation_list& done) {
+error_code global_memory_impl::answer(const peer_ptr& p, const global_message& m,
+                                      operation_list& done) {
   const std::lock_guard guard(mutex_);
-  const auto found = std::find_if(p.requests.begin(), p.requests.end(), [&m](const operation& op) {
-    return static_cast<const global_request&>(op).number == m.id;
-  });
-  if (found == p.requests.end()) {
-    if (p.forgotten == 0)
+  const auto found =
+      std::find_if(p->requests.begin(), p->requests.end(), [&m](const operation& op) {
+        return static_cast<const global_request&>(op).number == m.id;
+      });
+  if (found == p->requests.end()) {
+    if (p->forgotten == 0)
       return error::protocol_violation;
-    --p.forgotten;
+    --p->forgotten;
+    ask_next(p);
     return {};
   }
   auto& op = static_cast<global_request&>(*found);
@@ -124,7 +151,10 @@ error_code global_memory_impl::answer(peer& p, const global_message& m, operatio
     return error::protocol_violation;
   op.message.value = m.value;
   op.ec = error_of(m.status);
-  done.splice(done.end(), p.requests, found);
+  if (op.ec == boost::system::errc::not_enough_memory)
+    op.ec = error::peer_out_of_memory;
+  done.splice(done.end(), p->requests, found);
+  ask_next(p);
   return {};
 }
 

@@ -15,14 +15,19 @@ link_part::disposition grant_table::on_frame(const frame_header& header,
     return on_request(header, payload);
   if (header.type == frame_type::renew)
     return on_renew(header, payload, now);
-  if ((header.id & 0xffff) >= grants_.size())
+  tag_payload p;
+  if ((header.id & 0xffff) >= grants_.size() ||
+      (header.type == frame_type::returned && decode(payload, p)))
     return disposition::violation;
   grant* const g = find(header.id);
+  if (header.type == frame_type::yielded && g != nullptr && !g->asked)
+    return disposition::violation; // the peer was not asked
   if (g == nullptr || g->where != state::live)
     return disposition::consumed; // the grant has ended without the peer's knowledge
+  g->confirmed = true;
   if (header.type == frame_type::returned && !inbox_.ended()) {
     g->returned = true;
-    inbox_.push(slot, true, header.id, false);
+    inbox_.push(slot, true, header.id, p.tag, false);
     ask_again();
     begin_end(*g);
     return disposition::held;
@@ -83,8 +88,8 @@ link_part::disposition grant_table::on_renew(const frame_header& header,
     return disposition::violation;
   ++unanswered_;
   grant* const g = find(p.grant);
-  if (g == nullptr || g->where != state::live) {
-    deny(header.id, refusal::expired);
+  if (g == nullptr || g->where != state::live || g->recalled) {
+    deny(header.id, g != nullptr && g->recalled ? refusal::revoked : refusal::expired);
     return disposition::consumed;
   }
   // A grant that was lent may have a longer lease than grants on request.
@@ -120,7 +125,7 @@ bool grant_table::next_control(outgoing_frame& f) {
     answer a = answers_.front();
     answers_.pop_front();
     --unanswered_;
-    const grant* const g = a.type == frame_type::granted ? find(a.grant) : nullptr;
+    grant* const g = a.type == frame_type::granted ? find(a.grant) : nullptr;
     if (a.type == frame_type::granted && (g == nullptr || g->where != state::live)) {
       a.type = frame_type::denied; // the grant ended before the peer got it
       a.why = refusal::revoked;
@@ -133,18 +138,24 @@ bool grant_table::next_control(outgoing_frame& f) {
       f.header.length = lease_payload::size;
       encode(lease_payload{a.lease, a.grant}, f.payload);
     } else if (g != nullptr) {
+      g->told = true;
       f.header.length = grant_payload::size;
       encode(grant_payload{g->memory, a.lease, a.grant, g->rights}, f.payload);
     }
     return true;
   }
   if (!notices_.empty()) {
-    f.header.type = frame_type::ended;
     f.header.id = notices_.front();
-    f.header.immediate = static_cast<std::uint32_t>(refusal::revoked);
     notices_.pop_front();
     grant& g = grants_[f.header.id & 0xffff];
     g.notice = false;
+    if (g.where == state::live) {
+      f.header.type = frame_type::recall;
+      g.asked = true;
+    } else {
+      f.header.type = frame_type::ended;
+      f.header.immediate = static_cast<std::uint32_t>(refusal::revoked);
+    }
     free_if_done(g);
     return true;
   }

@@ -18,8 +18,8 @@ grant_table::grant_table(frame_link& link, region_inbox& inbox, const grant_limi
       limits_(limits),
       pending_(link.options().receives),
       answers_(link.options().receives) {
-  link.add(*this,
-           {frame_type::request, frame_type::renew, frame_type::release, frame_type::returned});
+  link.add(*this, {frame_type::request, frame_type::renew, frame_type::release,
+                   frame_type::returned, frame_type::yielded});
 }
 
 grant_action grant_table::next() {
@@ -45,6 +45,10 @@ grant_action grant_table::next() {
     a.lend = static_cast<lend_request*>(&done_lends_.front());
     a.grant = a.lend->grant;
     done_lends_.pop_front();
+  } else if (!done_recalls_.empty()) {
+    a.what = grant_action::kind::recalled;
+    a.recall = static_cast<recall_request*>(&done_recalls_.front());
+    done_recalls_.pop_front();
   } else {
     idle();
   }
@@ -140,7 +144,7 @@ void grant_table::begin_end(grant& g) {
   work_.push_back(id_of(g));
 }
 
-void grant_table::ended(std::uint32_t id) {
+void grant_table::ended(std::uint32_t id, const error_code& ec) {
   assert(find(id) != nullptr && find(id)->where == state::ending);
   ask_again();
   grant& g = *find(id);
@@ -151,10 +155,11 @@ void grant_table::ended(std::uint32_t id) {
   }
   if (g.returned)
     inbox_.ready(id);
-  remove(g);
+  remove(g, ec);
 }
 
-void grant_table::remove(grant& g) {
+void grant_table::remove(grant& g, const error_code& ec) {
+  settle_recalls(id_of(g), g.confirmed, ec);
   if (g.on_request) {
     assert(granted_ != 0 && bytes_ >= g.bytes);
     bytes_ -= g.bytes;
@@ -179,13 +184,18 @@ bool grant_table::revoke(std::uint32_t id) {
     return !std::exchange(g->revoked, true);
   if (g == nullptr || g->where != state::live)
     return false;
-  if (!closed_) {
-    assert(!g->notice && !notices_.full());
-    g->notice = true;
-    notices_.push_back(id);
-  }
+  if (!g->recalled) // otherwise the peer knows, or the notice is about to be sent
+    notify(*g);
   begin_end(*g);
   return true;
+}
+
+void grant_table::notify(grant& g) {
+  if (closed_)
+    return;
+  assert(!g.notice && !notices_.full());
+  g.notice = true;
+  notices_.push_back(id_of(g));
 }
 
 void grant_table::expire(protocol_clock::time_point now) {
@@ -236,10 +246,12 @@ bool grant_table::next_data(outgoing_frame& f) {
       continue;
     }
     g->lend = nullptr;
+    g->told = true;
     f.header.type = frame_type::lent;
-    f.header.length = grant_payload::size;
+    f.header.length = loan_payload::size;
+    f.header.id = op.grant;
     f.operation = &op;
-    encode(grant_payload{g->memory, g->lease, op.grant, g->rights}, f.payload);
+    encode(loan_payload{g->memory, g->lease, op.tag, g->rights}, f.payload);
     return true;
   }
   return false;
@@ -263,7 +275,7 @@ void grant_table::finish(lend_request& op, const error_code& ec) {
 
 // --- The end ---------------------------------------------------------------------------------
 
-void grant_table::end_all() {
+void grant_table::end_all(bool confirmed) {
   while (!pending_.empty()) {
     deny(pending_.front().request, refusal::closed);
     pending_.pop_front();
@@ -271,6 +283,7 @@ void grant_table::end_all() {
   for (grant& g : grants_)
     if (g.where == state::live) {
       g.lend = nullptr;
+      g.confirmed = confirmed;
       begin_end(g);
     }
   while (!lends_.empty()) {
@@ -301,7 +314,7 @@ bool grant_table::on_goodbye() {
   if (!closed_)
     closed_ = asio::error::broken_pipe;
   silent_ = true;
-  end_all();
+  end_all(true); // the peer's operations have ended before its goodbye
   answers_.clear();
   unanswered_ = 0;
   while (!notices_.empty()) {
@@ -315,6 +328,9 @@ bool grant_table::on_goodbye() {
 
 void grant_table::on_stopped(const error_code& ec) {
   closed_ = ec; // more precise than the error of a close
+  end_all(false);
+  for (frame_operation& op : recalls_)
+    static_cast<recall_request&>(op).ec = ec;
   on_goodbye();
 }
 

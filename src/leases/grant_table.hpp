@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/leases/lease_operations.hpp>
+
 #include "leases/region_inbox.hpp"
 
 #include <vector>
@@ -14,6 +16,7 @@ public:
   std::uint64_t bytes = 0;
   remote_rights rights = remote_rights::none;
   std::chrono::microseconds lease = no_lease;
+  std::uint64_t tag = 0; ///< For the peer.
 
   error_code ec;           ///< The result.
   std::uint32_t grant = 0; ///< The grant. If its key was made, its `end` follows in any case.
@@ -42,13 +45,15 @@ struct grant_action {
           ///< or later, call `made` or `not_made`.
     end,  ///< End the key; call `ended` when it gives no access any more. If `returned`, a
           ///< `region_receive` gets the memory afterwards.
-    lent  ///< `lend` has completed.
+    lent, ///< `lend` has completed.
+    recalled ///< `recall` has completed.
   };
   kind what = kind::none;
   std::uint32_t grant = 0;
   std::uint64_t bytes = 0;
   remote_rights rights = remote_rights::none;
   lend_request* lend = nullptr;
+  recall_request* recall = nullptr;
   bool returned = false;
 };
 
@@ -66,13 +71,20 @@ public:
   void made(std::uint32_t grant, const remote_buffer& memory, protocol_clock::time_point now);
   /// Reports that the key could not be made. The grant is removed.
   void not_made(std::uint32_t grant, const error_code& ec);
-  /// Reports that the key gives no access any more. The grant is removed.
-  void ended(std::uint32_t grant);
+  /// Reports that the key gives no access any more, or that it could not be ended, with the error.
+  /// The grant is removed.
+  void ended(std::uint32_t grant, const error_code& ec = {});
 
   /// Revokes a grant: the peer is notified, and `end` follows. If its key is being made, the peer
   /// does not get the grant, and `end` follows after `made`. Returns false if the grant has ended
   /// or was revoked before.
   bool revoke(std::uint32_t grant);
+  /// Recalls the grants of `op`. The peer begins no further access, and confirms when its accesses
+  /// have ended. `end` follows then, or when `grace` is over; at once if the peer does not have the
+  /// grant yet, or if there is no grace. `op` completes when the grants have been removed.
+  void recall(recall_request& op, std::chrono::microseconds grace, protocol_clock::time_point now);
+  /// Cancels the wait; the grants remain recalled. Returns false if `op` has completed.
+  bool cancel(recall_request& op);
   /// Ends the grants whose lease and grace have passed.
   void expire(protocol_clock::time_point now);
   /// The time of the next call of `expire`; `max()` for never.
@@ -94,8 +106,12 @@ private:
   struct grant {
     state where = state::free;
     bool returned = false;
-    bool revoked = false; // while its key was being made
-    bool notice = false;  // the revocation must be sent to the peer
+    bool revoked = false;   // while its key was being made
+    bool notice = false;    // the revocation or the recall must be sent to the peer
+    bool told = false;      // the peer has been sent the grant,
+    bool recalled = false;  // and must not use it any more,
+    bool asked = false;     // and has been sent the recall
+    bool confirmed = false; // the peer does not use the grant any more, or never has
     std::uint16_t generation = 0;
     std::uint32_t request = 0; // the number of the peer's request
     std::uint64_t bytes = 0;
@@ -141,8 +157,12 @@ private:
   grant* find(std::uint32_t id) noexcept;
   std::uint32_t id_of(const grant& g) const noexcept;
   void begin_end(grant& g);
-  void end_all();
-  void remove(grant& g);
+  void end_all(bool confirmed);
+  void recall(grant& g, std::chrono::microseconds grace, protocol_clock::time_point now);
+  void notify(grant& g);
+  void settle_recalls(std::uint32_t id, bool confirmed, const error_code& ec);
+  void finish(recall_request& op);
+  void remove(grant& g, const error_code& ec = {});
   void free_if_done(grant& g);
   void finish(lend_request& op, const error_code& ec);
   std::chrono::microseconds lease_for(std::chrono::microseconds asked) const noexcept;
@@ -163,6 +183,7 @@ private:
   std::uint32_t granted_ = 0, ending_ = 0;
   frame_operation_list lends_; // those whose key is made; to be sent
   frame_operation_list done_lends_;
+  frame_operation_list recalls_, done_recalls_;
   error_code closed_;   // why no grants are made any more
   bool silent_ = false; // the peer gets no more frames
 };

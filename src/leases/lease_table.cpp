@@ -23,7 +23,7 @@ lease_table::lease_table(frame_link& link, region_inbox& inbox)
       most_asked_(std::min(link.options().peer_receives,
                            std::uint32_t(std::numeric_limits<std::uint16_t>::max()))) {
   link.add(*this, {frame_type::granted, frame_type::denied, frame_type::renewed, frame_type::ended,
-                   frame_type::lent});
+                   frame_type::lent, frame_type::recall});
 }
 
 lease_request* lease_table::next() {
@@ -96,9 +96,9 @@ bool lease_table::cancel(lease_request& op) {
 
 bool lease_table::next_control(outgoing_frame& f) {
   if (!releases_.empty()) {
-    f.header.type = frame_type::release;
-    f.fenced = true; // the release ends the key, which outstanding READs still need
-    f.header.id = releases_.front();
+    f.header.type = releases_.front().type;
+    f.fenced = true; // the frame ends the key, which outstanding READs still need
+    f.header.id = releases_.front().grant;
     releases_.pop_front();
     return true;
   }
@@ -141,9 +141,11 @@ bool lease_table::next_data(outgoing_frame& f) {
   lease_request& op = as_request(gifts_.front());
   gifts_.pop_front();
   f.header.type = frame_type::returned;
+  f.header.length = tag_payload::size;
   f.fenced = true;
   f.header.id = op.grant_;
   f.operation = &op;
+  encode(tag_payload{op.tag}, f.payload);
   return true;
 }
 
@@ -163,14 +165,27 @@ link_part::disposition lease_table::on_frame(const frame_header& header,
                                              std::span<const std::byte> payload, std::uint32_t slot,
                                              protocol_clock::time_point now) {
   if (header.type == frame_type::lent)
-    return on_lent(payload, slot, now);
-  if (header.type != frame_type::ended)
+    return on_lent(header, payload, slot, now);
+  if (header.type == frame_type::recall)
+    end_lease(header.id, error::lease_revoked, true);
+  else if (header.type == frame_type::ended)
+    end_lease(header.id, to_error(static_cast<refusal>(header.immediate)), false);
+  else
     return on_answer(header, payload, now);
-  if (const auto i = live_.find(header.id); i != live_.end()) {
-    leases_.at(i->second).ended = to_error(static_cast<refusal>(header.immediate));
-    live_.erase(i);
+  return disposition::consumed;
+}
+
+// An unknown lease was released in the meantime, and the owner learns that by the release.
+void lease_table::end_lease(std::uint32_t grant, const error_code& why, bool yields) {
+  const auto i = live_.find(grant);
+  if (i == live_.end())
+    return;
+  leases_.at(i->second).ended = why;
+  live_.erase(i);
+  if (yields && !closed_) { // otherwise the goodbye ends all grants
+    assert(!releases_.full());
+    releases_.push_back({frame_type::yielded, grant});
   }
-  return disposition::consumed; // an unknown lease was released in the meantime
 }
 
 link_part::disposition lease_table::on_answer(const frame_header& header,
@@ -204,10 +219,11 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   if (op == nullptr) {
     if (header.type == frame_type::granted && !closed_) {
       assert(!releases_.full());
-      releases_.push_back(grant.grant);
+      releases_.push_back({frame_type::release, grant.grant});
     }
   } else if (header.type == frame_type::denied) {
-    finish(*op, to_error(static_cast<refusal>(header.immediate)));
+    const auto why = static_cast<refusal>(header.immediate);
+    finish(*op, why == refusal::size ? error_code(error::remote_memory_limit) : to_error(why));
   } else if (header.type == frame_type::renewed) {
     on_renewed(*op, renewal);
   } else if (made != nullptr) {
@@ -260,18 +276,19 @@ lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::tim
       .first->second;
 }
 
-link_part::disposition lease_table::on_lent(std::span<const std::byte> payload, std::uint32_t slot,
+link_part::disposition lease_table::on_lent(const frame_header& header,
+                                            std::span<const std::byte> payload, std::uint32_t slot,
                                             protocol_clock::time_point now) {
-  grant_payload p;
-  if (decode(payload, p) || is_live(p.grant, now))
+  loan_payload p;
+  if (decode(payload, p) || is_live(header.id, now))
     return disposition::violation;
   if (closed_ || inbox_.ended())
     return disposition::consumed; // the goodbye will end the lease
   const bool for_good = p.lease == no_lease;
-  lease& l =
-      add(p, for_good ? protocol_clock::time_point::max() : protocol_clock::time_point::min());
+  lease& l = add({p.memory, p.lease, header.id, p.rights},
+                 for_good ? protocol_clock::time_point::max() : protocol_clock::time_point::min());
   l.begun = for_good;
-  inbox_.push(slot, false, l.what.id, true);
+  inbox_.push(slot, false, l.what.id, p.tag, true);
   return disposition::held;
 }
 
@@ -303,7 +320,7 @@ void lease_table::release(std::uint32_t id) {
     live_.erase(l.grant);
     if (!closed_) {
       assert(!releases_.full());
-      releases_.push_back(l.grant);
+      releases_.push_back({frame_type::release, l.grant});
     }
   }
   leases_.erase(i);

@@ -69,10 +69,11 @@ private:
   disposition on_answer(const frame_header& header, std::span<const std::byte> payload,
                         protocol_clock::time_point now);
   void on_renewed(lease_request& op, const lease_payload& p);
+  void end_lease(std::uint32_t grant, const error_code& why, bool yields);
   lease& add(const grant_payload& p, protocol_clock::time_point until);
   void reserve_release();
-  disposition on_lent(std::span<const std::byte> payload, std::uint32_t slot,
-                      protocol_clock::time_point now);
+  disposition on_lent(const frame_header& header, std::span<const std::byte> payload,
+                      std::uint32_t slot, protocol_clock::time_point now);
   bool is_live(std::uint32_t grant, protocol_clock::time_point now);
   void finish(lease_request& op, const error_code& ec);
   void finish_all(frame_operation_list& from, const error_code& ec);
@@ -87,8 +88,12 @@ private:
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   frame_operation_list queued_, gifts_, done_;
-  // Releases to be sent to the owner. There is room for all leases, so that a release cannot fail.
-  boost::circular_buffer<std::uint32_t> releases_;
+  struct release_frame {
+    frame_type type; // `release` or `yielded`
+    std::uint32_t grant;
+  };
+  // To be sent to the owner. There is room for all leases, so that a release cannot fail.
+  boost::circular_buffer<release_frame> releases_;
   error_code closed_; // why nothing more can be requested
 };
 

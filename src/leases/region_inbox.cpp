@@ -30,11 +30,13 @@ region_receive* region_inbox::next() {
   auto& op = static_cast<region_receive&>(waiting_.front());
   if (!put_back_.empty()) {
     op.returned = false;
-    op.id = put_back_.front();
+    op.id = put_back_.front().id;
+    op.tag = put_back_.front().tag;
     put_back_.pop_front();
   } else if (!arrived_.empty() && arrived_.front().ready) {
     op.returned = arrived_.front().returned;
     op.id = arrived_.front().id;
+    op.tag = arrived_.front().tag;
     link_.release(arrived_.front().slot);
     arrived_.pop_front();
   } else if (arrived_.empty() && why_) {
@@ -48,10 +50,11 @@ region_receive* region_inbox::next() {
   return &op;
 }
 
-void region_inbox::push(std::uint32_t slot, bool returned, std::uint32_t id, bool is_ready) {
+void region_inbox::push(std::uint32_t slot, bool returned, std::uint32_t id, std::uint64_t tag,
+                        bool is_ready) {
   assert(!arrived_.full()); // each has a receive
   ask_again();
-  arrived_.push_back({slot, returned, id, is_ready});
+  arrived_.push_back({slot, returned, id, tag, is_ready});
 }
 
 void region_inbox::ready(std::uint32_t id) {

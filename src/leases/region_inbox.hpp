@@ -24,9 +24,9 @@ public:
   region_receive* next();
   using link_part::may_act; ///< Whether `next` may have something.
   /// Puts back a lease that `next` returned: the next operation gets it.
-  void put_back(std::uint32_t id) {
+  void put_back(std::uint32_t id, std::uint64_t tag) {
     ask_again();
-    put_back_.push_back(id);
+    put_back_.push_back({id, tag});
   }
 
   /// Whether no more regions are accepted.
@@ -35,7 +35,7 @@ public:
   bool dropping() const noexcept { return dropping_; }
   /// Adds a region that arrived in `slot`. If it is not ready, it and later regions wait for
   /// `ready`.
-  void push(std::uint32_t slot, bool returned, std::uint32_t id, bool ready);
+  void push(std::uint32_t slot, bool returned, std::uint32_t id, std::uint64_t tag, bool ready);
   void ready(std::uint32_t id);
 
 private:
@@ -43,7 +43,12 @@ private:
     std::uint32_t slot;
     bool returned;
     std::uint32_t id;
+    std::uint64_t tag;
     bool ready;
+  };
+  struct lease {
+    std::uint32_t id;
+    std::uint64_t tag;
   };
 
   disposition on_frame(const frame_header&, std::span<const std::byte>, std::uint32_t,
@@ -56,7 +61,7 @@ private:
 
   frame_link& link_;
   boost::circular_buffer<arrival> arrived_;
-  std::deque<std::uint32_t> put_back_;
+  std::deque<lease> put_back_;
   frame_operation_list waiting_;
   error_code why_; // why no more regions arrive
   bool dropping_ = false;

@@ -35,11 +35,14 @@ constexpr shape shape_of(frame_type t) noexcept {
   case frame_type::written:
     return {.known = true, .flags = immediate};
   case frame_type::lent:
-    return {.known = true, .length = grant_payload::size};
+    return {.known = true, .length = loan_payload::size, .id = true};
   case frame_type::returned:
+    return {.known = true, .length = tag_payload::size, .id = true};
   case frame_type::taken:
   case frame_type::release:
   case frame_type::withdraw:
+  case frame_type::recall:
+  case frame_type::yielded:
     return {.known = true, .id = true};
   case frame_type::withdrawn:
   case frame_type::dropped:
@@ -112,9 +115,9 @@ bool valid(const remote_buffer& memory) noexcept {
 error_code to_error(refusal r) noexcept {
   switch (r) {
   case refusal::size:
-    return asio::error::message_size;
+    return error::peer_message_limit;
   case refusal::memory:
-    return asio::error::no_memory;
+    return error::peer_out_of_memory;
   case refusal::rights:
     return error::rights_refused;
   case refusal::quota:
@@ -240,6 +243,36 @@ error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexc
                     decode_lease(get<std::uint64_t>(p + 16), result.lease) &&
                     decode_rights(get<std::uint32_t>(p + 32), result.rights);
   return good ? error_code() : error::protocol_violation;
+}
+
+void encode(const loan_payload& p, payload_bytes& to) noexcept {
+  put(&to[0], p.memory.address);
+  put(&to[8], p.memory.size);
+  put(&to[16], to_wire(p.lease));
+  put(&to[24], p.tag);
+  put(&to[32], p.memory.rkey);
+  put(&to[36], static_cast<std::uint32_t>(p.rights));
+}
+
+error_code decode(std::span<const std::byte> bytes, loan_payload& result) noexcept {
+  if (bytes.size() != loan_payload::size)
+    return error::protocol_violation;
+  const std::byte* const p = bytes.data();
+  result.memory = {get<std::uint64_t>(p), get<std::uint64_t>(p + 8), get<std::uint32_t>(p + 32)};
+  result.tag = get<std::uint64_t>(p + 24);
+  const bool good = valid(result.memory) &&
+                    decode_lease(get<std::uint64_t>(p + 16), result.lease) &&
+                    decode_rights(get<std::uint32_t>(p + 36), result.rights);
+  return good ? error_code() : error::protocol_violation;
+}
+
+void encode(const tag_payload& p, payload_bytes& to) noexcept { put(&to[0], p.tag); }
+
+error_code decode(std::span<const std::byte> bytes, tag_payload& result) noexcept {
+  if (bytes.size() != tag_payload::size)
+    return error::protocol_violation;
+  result.tag = get<std::uint64_t>(bytes.data());
+  return {};
 }
 
 void encode(const lease_payload& p, payload_bytes& to) noexcept {

@@ -23,8 +23,8 @@ enum class frame_type : std::uint8_t {
   data = 2,     ///< Bytes of a stream.
   offer = 3,    ///< Bytes to be read from the sender's memory (`offer_payload`).
   written = 4,  ///< Immediate data of an RDMA WRITE before it.
-  lent = 5,     ///< Unsolicited access to the sender's memory (`grant_payload`).
-  returned = 6, ///< A grant of the receiver, handed back to it.
+  lent = 5,     ///< Unsolicited access to the sender's memory (`loan_payload`).
+  returned = 6, ///< A grant of the receiver, handed back to it (`tag_payload`).
   gathered = 7, ///< Several whole messages (`gathered_header`).
 
   credits = 16,   ///< The header only.
@@ -46,10 +46,12 @@ enum class frame_type : std::uint8_t {
   query = 31,     ///< Asks how many bytes of the stream the application has taken.
   progress = 32,  ///< Answers `query`: the number, modulo 2^32, is in the header.
   resized = 33,   ///< Receives whose credits are returned later have the size in the header.
-  no_data = 34    ///< The sender of this frame drops further bytes of the stream.
+  no_data = 34,   ///< The sender of this frame drops further bytes of the stream.
+  recall = 35,    ///< Asks the peer to begin nothing more on a grant, and to answer `yielded`.
+  yielded = 36    ///< Answers `recall`: the accesses of the sender have ended.
 };
 
-constexpr std::size_t frame_types = 35; ///< The highest type plus one.
+constexpr std::size_t frame_types = 37; ///< The highest type plus one.
 
 /// The reason of a refusal: the `immediate` of `refused`, `denied` and `ended`.
 enum class refusal : std::uint32_t {
@@ -132,6 +134,21 @@ struct grant_payload {
   remote_rights rights = remote_rights::none;
 };
 
+/// 0 address (64)  8 length (64)  16 lease (64)  24 tag (64)  32 rkey (32)  36 rights (32)
+struct loan_payload {
+  static constexpr std::size_t size = 40;
+  remote_buffer memory;
+  std::chrono::microseconds lease{};
+  std::uint64_t tag = 0;
+  remote_rights rights = remote_rights::none;
+};
+
+/// 0 tag (64)
+struct tag_payload {
+  static constexpr std::size_t size = 8;
+  std::uint64_t tag = 0;
+};
+
 /// 0 lease (64)  8 grant (32)  12 zero
 struct lease_payload {
   static constexpr std::size_t size = 16;
@@ -155,11 +172,14 @@ constexpr std::uint64_t gathered_size(std::uint64_t message) noexcept {
 }
 
 constexpr std::size_t max_fixed_payload = grant_payload::size;
+static_assert(loan_payload::size <= max_fixed_payload);
 using payload_bytes = std::array<std::byte, max_fixed_payload>;
 
 void encode(const offer_payload& p, payload_bytes& to) noexcept;
 void encode(const request_payload& p, payload_bytes& to) noexcept;
 void encode(const grant_payload& p, payload_bytes& to) noexcept;
+void encode(const loan_payload& p, payload_bytes& to) noexcept;
+void encode(const tag_payload& p, payload_bytes& to) noexcept;
 void encode(const lease_payload& p, payload_bytes& to) noexcept;
 /// Writes `gathered_header::size` bytes.
 void encode(const gathered_header& h, std::byte* to) noexcept;
@@ -168,6 +188,8 @@ void encode(const gathered_header& h, std::byte* to) noexcept;
 error_code decode(std::span<const std::byte> bytes, offer_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, request_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, grant_payload& result) noexcept;
+error_code decode(std::span<const std::byte> bytes, loan_payload& result) noexcept;
+error_code decode(std::span<const std::byte> bytes, tag_payload& result) noexcept;
 error_code decode(std::span<const std::byte> bytes, lease_payload& result) noexcept;
 /// Decodes and checks the header of the first message of `bytes`, and that the whole message and
 /// its zeros are there. Errors: `error::protocol_violation`.

@@ -207,7 +207,7 @@ bool frame_link::next_frame() {
     return true;
   }
   const bool peer_sends = !peer_closed_ || !goodbye_sent_;
-  if ((credits_.should_return() && peer_sends) || std::exchange(speak_, false)) {
+  if (std::exchange(speak_, false) || (credits_.should_return() && peer_sends)) {
     begin_frame(frame_type::credits);
     return true;
   }

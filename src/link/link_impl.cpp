@@ -2,6 +2,8 @@
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
 #include "core/background_timer.hpp"
+#include "core/logging.hpp"
+#include "core/probe.hpp"
 #include "link/link_session.hpp"
 #include "link/shared_receives_impl.hpp"
 #include "memory/memory_pool_impl.hpp"
@@ -49,8 +51,35 @@ link_statistics link_impl::statistics() const noexcept {
   result.bytes_received = bytes_received_.value();
   result.credit_waits = credit_waits_.value();
   result.registrations = registrations_.value();
+  const std::uint64_t ended = requests_ended_.value(); // read first: not more than were started
+  result.requests_in_flight = requests_started_.value() - ended;
+  result.credits = credits_.load(std::memory_order_relaxed);
   result.queue = cq_->counters();
   return result;
+}
+
+link_latencies link_impl::latencies() const noexcept {
+  link_latencies result;
+  const latencies_measured* const measured = latency_.load(std::memory_order_acquire);
+  if (measured == nullptr)
+    return result;
+  const auto copy = [](const latency_tally& from, latency_statistics& to) {
+    static_assert(latency_statistics::classes == latency_tally::classes);
+    to.last = std::chrono::nanoseconds(from.last());
+    to.sum = std::chrono::nanoseconds(from.sum());
+    for (std::size_t i = 0; i < to.counts.size(); ++i)
+      to.counts[i] = from.count(i);
+  };
+  copy(measured->sends, result.sends);
+  copy(measured->remote, result.remote);
+  return result;
+}
+
+void link_impl::measure_latency() {
+  const auto guard = lock();
+  if (!own_latency_)
+    own_latency_ = std::make_unique<latencies_measured>();
+  latency_.store(own_latency_.get(), std::memory_order_release);
 }
 
 void link_impl::run(operation_list& done) noexcept {
@@ -61,6 +90,7 @@ void link_impl::run(operation_list& done) noexcept {
         receives_->take();
         if (has_news()) // otherwise the visit costs little
           drive(done);
+        credits_.store(frames_->flow().available(), std::memory_order_relaxed);
       });
     if (state_ == state::connected)
       return;
@@ -128,7 +158,60 @@ void link_impl::drive(operation_list& done) {
       parts_ran = true;
     }
   }
-  credit_waits_.add(frames_->credit_waits() - credit_waits_.value());
+  if (frames_->credit_waits() != credit_waits_.value() || waits_since_) [[unlikely]]
+    note_credit_waits();
+}
+
+// The timer reports a wait that does not end.
+void link_impl::note_credit_waits() noexcept {
+  const std::uint64_t waits = frames_->credit_waits();
+  const bool another = waits != credit_waits_.value();
+  if (waits_since_ && (another || !frames_->data_waits())) {
+    const auto lasted = protocol_clock::now() - *waits_since_;
+    waits_since_.reset();
+    if (lasted >= longest_unlogged_wait())
+      log_wait(lasted, true);
+  }
+  if (another) {
+    credit_waits_.add(waits - credit_waits_.value());
+    ASIO_RDMA_PROBE(credit_wait, qp_->number(), waits);
+    if (logs(log_severity::warning)) [[unlikely]] {
+      const auto now = protocol_clock::now();
+      waits_since_ = now;
+      try {
+        call_at(timer::wait, now + longest_unlogged_wait(), [this] {
+          if (waits_since_ && frames_ && frames_->data_waits())
+            log_wait(protocol_clock::now() - *waits_since_, false);
+        });
+      } catch (const std::bad_alloc&) {
+        // The end of the wait is logged.
+      }
+    }
+  }
+}
+
+void link_impl::log_wait(protocol_clock::duration so_far, bool ended) const noexcept {
+  if (!logs(log_severity::warning))
+    return;
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(so_far).count();
+  write_log(
+      {.severity = log_severity::warning, .event = log_event::wait, .queue_pair = qp_->number()},
+      ended ? "data for %s has waited %lld ms until the peer took earlier data"
+            : "data for %s has waited %lld ms and still waits: the peer takes no data",
+      endpoint_text(peer()).c_str(), static_cast<long long>(ms));
+}
+
+// An end that this side or both sides wanted is normal.
+void link_impl::log_end() const noexcept {
+  const bool wanted = reason_ == asio::error::operation_aborted || reason_ == asio::error::eof;
+  const log_severity s = !knows_endpoint_ && wanted ? log_severity::debug
+                         : wanted                   ? log_severity::info
+                                                    : log_severity::warning;
+  if (logs(s)) [[unlikely]]
+    write_log(
+        {.severity = s, .event = log_event::end, .error = reason_, .queue_pair = qp_->number()},
+        "the %s with %s has ended", kind_ == handshake::kind::stream ? "stream" : "connection",
+        endpoint_text(peer()).c_str());
 }
 
 // To end their operations, the parts allocate nothing. Each call of run_parts takes its next step
@@ -206,6 +289,7 @@ void link_impl::fail(const error_code& why) {
   if (why == asio::error::connection_reset)
     if (const error_code failure = qp_->first_failure())
       reason_ = failure;
+  log_end();
   for (operation& op : waiters_)
     op.fail(reason_);
   service_.complete(waiters_);
@@ -232,8 +316,10 @@ bool link_impl::take_frame(const frame_receive& r) {
     return false;
   frames_received_.add();
   const bool kept = frames_->on_received(r.slot, r.arrived());
-  if (std::exchange(holding_, false))
+  if (std::exchange(holding_, false)) {
     qp_->release();
+    qp_->report_heard();
+  }
   return kept;
 }
 

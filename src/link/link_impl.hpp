@@ -10,10 +10,10 @@
 #include "core/free_list.hpp"
 #include "core/tally.hpp"
 #include "link/frame_link.hpp"
-#include "link/keep_alive_probe.hpp"
 #include "link/link_transfer.hpp"
 #include "link/offer_key.hpp"
 #include "link/receive_source.hpp"
+#include "link/silent_peer.hpp"
 #include "memory/dropped_blocks.hpp"
 #include "queues/queue_pair_impl.hpp"
 
@@ -44,7 +44,7 @@ struct link_options {
   std::uint32_t send_room = frame_transfer::room; ///< Bytes of a frame that may be copied, at most.
   /// The largest payload of a frame that is worth receiving.
   std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
-  std::chrono::milliseconds keep_alive{};
+  std::chrono::milliseconds keep_alive{}, read_timeout{};
   queue_pair_options queue_pair;
 };
 
@@ -76,7 +76,7 @@ public:
   /// The `max_reads` of the handshake.
   std::uint8_t announced_reads() const noexcept;
   error_code on_hello(std::span<const std::byte> data, bool accepting);
-  void on_connected();
+  void on_connected(const asio::ip::tcp::endpoint& peer);
   ///@}
 
   /// Sends the goodbye after the waiting frames. `op` completes when the peer has said goodbye as
@@ -119,8 +119,19 @@ public:
   }
   /// The number of the next operation that can be cancelled.
   std::uint64_t next_id() noexcept { return qp_->next_id(); }
-  /// Thread-safe.
+  /// These are thread-safe.
+  ///@{
   link_statistics statistics() const noexcept;
+  link_latencies latencies() const noexcept;
+  bool measures_latency() const noexcept { return latency_.load() != nullptr; }
+  handshake::kind kind() const noexcept { return kind_; }
+  /// Unspecified until the link is connected.
+  asio::ip::tcp::endpoint peer() const noexcept {
+    return knows_endpoint_.load(std::memory_order_acquire) ? peer_ : asio::ip::tcp::endpoint();
+  }
+  ///@}
+  /// From now on the latencies of work requests are measured.
+  void measure_latency();
 
   // --- Visits by the session -----------------------------------------------------------------
 
@@ -170,6 +181,11 @@ public:
   /// element, and the peer could write by that key (RFC 5040, section 5.2). Therefore the element
   /// is registered by a key of its own, which ends with the READ. `device_only`: the element is.
   error_code open_sink(link_transfer& read, bool device_only);
+  /// A READ of so many bytes has been posted; it has returned.
+  ///@{
+  void read_posted(std::uint64_t bytes) noexcept { reads_answered_.posted(bytes); }
+  void read_returned(std::uint64_t bytes) noexcept { reads_answered_.returned(bytes); }
+  ///@}
   /// Ends the key of `open_sink`, if there is one.
   void close_sink(link_transfer& t) noexcept;
   /// Makes a key by which the peer reads the memory of `o`, which lasts until `end_offer`. Errors:
@@ -204,6 +220,8 @@ public:
 
   /// Ends the connection with an error of the library's.
   void fail(const error_code& why);
+  /// Whether this side must not send before the peer has, on iWARP.
+  bool waits_for_peer() const noexcept { return holding_; }
   /// Whether the link is connected, and has neither failed nor been closed.
   bool connected() const noexcept { return state_ == state::connected; }
   /// Whether the link has failed or was closed.
@@ -226,6 +244,8 @@ public:
   /// The timers of links and of their sessions.
   enum class timer : std::uint8_t {
     alive,  ///< Asks the peer for a sign of life.
+    wait,   ///< Logs a long wait for credits.
+    reads,  ///< Looks whether the peer answers READs.
     memory, ///< Retries to allocate memory for receives.
     expiry, ///< Ends the expired leases of a connection.
     look,   ///< Checks whether the peer of a stream has taken bytes.
@@ -270,6 +290,10 @@ private:
     return frames_->has_news() || frames_->may_act() || session_watches_;
   }
   void drive(operation_list& done);
+  void note_credit_waits() noexcept;
+  void log_wait(protocol_clock::duration so_far, bool ended) const noexcept;
+  void log_end() const noexcept;
+  void measure(link_transfer& t) noexcept;
   void send(std::uint32_t slot, const outgoing_frame& frame);
   void stop(operation_list& done);
   void lack_memory() noexcept;
@@ -320,7 +344,18 @@ private:
   using timers = std::array<std::unique_ptr<background_timer>, std::size_t(timer::count_)>;
   timers timers_; // null until first used; all null once the link is closed
   keep_alive_probe probe_{*this};
+  read_deadline reads_answered_{*this};
   tally bytes_sent_, bytes_received_, frames_sent_, frames_received_, credit_waits_, registrations_;
+  tally requests_started_, requests_ended_;
+  std::atomic<std::uint32_t> credits_{0};
+  struct latencies_measured {
+    latency_tally sends, remote;
+  };
+  std::unique_ptr<latencies_measured> own_latency_;
+  std::atomic<latencies_measured*> latency_{nullptr}; // null: not measured
+  asio::ip::tcp::endpoint peer_;
+  std::atomic<bool> knows_endpoint_{false};               // `peer_` does not change any more
+  std::optional<protocol_clock::time_point> waits_since_; // for credits, if waits are logged
   error_code reason_;
   enum class idle_state : std::uint8_t { none, due, postponed } idle_ = idle_state::none;
   bool reads_ = false; // the peer says that it answers READs

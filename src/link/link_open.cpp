@@ -142,7 +142,7 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   reads_ = peer.max_reads != 0;
   if (peer.what != kind_ || !frame_link::usable(o) ||
       (kind_ == handshake::kind::message && !reads_))
-    return error::incompatible_peer;
+    return incompatible(data, kind_);
   const std::lock_guard guard(mutex_);
   if (failing()) // parts that were made now would never be stopped
     return reason_;
@@ -161,12 +161,17 @@ error_code link_impl::on_hello(std::span<const std::byte> data, bool accepting) 
   return {};
 }
 
-void link_impl::on_connected() {
+void link_impl::on_connected(const asio::ip::tcp::endpoint& peer) {
   visit v(*this);
+  if (!knows_endpoint_) {
+    peer_ = peer;
+    knows_endpoint_.store(true, std::memory_order_release);
+  }
   if (state_ == state::open)
     state_ = state::connected;
   if (reads_ && !qp_->supports(IBV_WR_RDMA_READ)) // the connection manager says otherwise
     fail(error::incompatible_peer);
+  reads_answered_.set(options_.read_timeout);
   if (!failing())
     do_or_fail([this] { probe_.start(options_.keep_alive); });
   v.run();

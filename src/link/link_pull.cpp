@@ -46,6 +46,7 @@ bool link_pull::post(read& r) {
   }
   if (!link_.post(r))
     return false;
+  link_.read_posted(bytes);
   to_ += bytes;
   from_ += bytes;
   ++under_way_;
@@ -56,6 +57,7 @@ void link_pull::read::on_done(link_transfer& t, operation_list&) {
   auto& self = static_cast<read&>(t);
   link_pull& p = self.owner;
   --p.under_way_;
+  p.link_.read_returned(self.elements[0].length);
   p.link_.gather(); // the next READ, and the frame that says that all is read
   if (t.ec || (p.from_.size != 0 && !p.post(self)))
     return; // the link fails

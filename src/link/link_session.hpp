@@ -25,7 +25,14 @@ public:
   error_code on_hello(std::span<const std::byte> data, bool accepting) override {
     return link_.on_hello(data, accepting);
   }
-  void on_connected(const connection_info&) override { link_.on_connected(); }
+  void on_connected(const connection_info& info) override { link_.on_connected(info.remote); }
+
+  /// The counters of the link, and those of a connection's messages. Thread-safe.
+  virtual connection_statistics counters() const noexcept {
+    connection_statistics result;
+    static_cast<link_statistics&>(result) = link_.statistics();
+    return result;
+  }
 
   void on_context_shutdown() override { link_.on_context_shutdown(); }
   void on_device_event(const ibv_async_event&) noexcept override {}

@@ -85,8 +85,12 @@ bool link_impl::post(link_transfer& t) {
   t.ec = {};
   t.withdrawn = false;
   t.wr.next = nullptr; // the work request may have been in a chain before
+  requests_started_.add();
+  if (latency_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+    t.started_at = latency_tally::clock::now();
   if (qp_->start(static_cast<send_operation&>(t)))
     return true;
+  requests_ended_.add();
   not_posted();
   close_sink(t);
   end_with(t);
@@ -172,10 +176,23 @@ void link_impl::send(std::uint32_t slot, const outgoing_frame& frame) {
   post(t);
 }
 
+void link_impl::measure(link_transfer& t) noexcept {
+  const auto started = std::exchange(t.started_at, {});
+  const bool is_bind = t.wr.opcode == IBV_WR_BIND_MW || t.wr.opcode == IBV_WR_LOCAL_INV;
+  if (started == decltype(started)() || t.ec || is_bind)
+    return;
+  latencies_measured& measured = *latency_;
+  (t.wr.opcode == IBV_WR_SEND ? measured.sends : measured.remote)
+      .add(latency_tally::clock::now() - started);
+}
+
 void link_impl::on_transfer(link_transfer& t, disposal how) {
   if (how == disposal::destroy)
     t.fail(asio::error::operation_aborted);
   returned(how, [&](operation_list& done) {
+    requests_ended_.add();
+    if (latency_.load(std::memory_order_relaxed) != nullptr) [[unlikely]]
+      measure(t);
     if (t.wr.opcode != IBV_WR_BIND_MW && t.wr.opcode != IBV_WR_LOCAL_INV) // without the peer
       saw_sign();
     close_sink(t);

@@ -7,6 +7,7 @@
 #include "link/frame.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -23,6 +24,7 @@ public:
 
   std::array<ibv_sge, 4> elements{}; ///< Of a frame: its header, and views of payload.
   bool withdrawn = false;            ///< Before it was posted, so its failure is not the link's.
+  std::chrono::steady_clock::time_point started_at{}; ///< If the link measures latencies.
 
 protected:
   link_impl& link() const noexcept { return link_; }

@@ -14,7 +14,7 @@ namespace {
 constexpr unsigned looks_at_once = 2;
 // The longest pauses between two looks, as powers of two of microseconds: for changes that are
 // never announced, and for changes that may be.
-constexpr unsigned longest = 10, longest_if_announced = 14;
+constexpr unsigned longest_unannounced = 10, longest_if_announced = 14;
 
 } // namespace
 
@@ -27,14 +27,15 @@ alock_remotes::~alock_remotes() = default;
 
 bool alock_remotes::start(alock_operation& op) {
   const auto memory = memory_.lock();
-  remote_buffer target;
+  remote_buffer target, segment;
   op.ec = asio::error::bad_descriptor;
-  const global_lane* const lane =
-      memory ? memory->find({op.at, sizeof(alock_words), alignof(alock_words), true}, target, op.ec)
+  const std::shared_ptr<lane_link> lane =
+      memory ? memory->find({op.at, sizeof(alock_words), alignof(alock_words), true}, target, op.ec,
+                            &segment)
              : nullptr;
   if (lane == nullptr)
     return false;
-  if (!lane->link->target_queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
+  if (!lane->link()->target_queue_pair()->supports(IBV_WR_ATOMIC_CMP_AND_SWP)) {
     op.ec = asio::error::operation_not_supported;
     return false;
   }
@@ -43,13 +44,16 @@ bool alock_remotes::start(alock_operation& op) {
     op.ec = asio::error::bad_descriptor;
     return false;
   }
-  descriptor_set& p = sets_[{lane, op.at.segment()}];
+  const auto key = std::make_pair(lane.get(), op.at.segment());
+  if (sets_.find(key) == sets_.end())
+    drop_unused();
+  descriptor_set& p = sets_[key];
   if (!p.link) {
-    p.link = lane->link;
-    p.users = lane->users;
+    p.link = lane->link();
+    p.users = lane;
     p.node = op.at.node();
     p.segment_number = op.at.segment();
-    p.segment = lane->segments[op.at.segment()];
+    p.segment = segment;
   }
   op.service->operation_starting();
   if (!p.free.empty()) {
@@ -59,6 +63,17 @@ bool alock_remotes::start(alock_operation& op) {
     ask(p);
   }
   return true;
+}
+
+// Destroys the descriptors of nodes that have left, and so their lanes.
+void alock_remotes::drop_unused() noexcept {
+  assert(mutex_.held());
+  std::erase_if(sets_, [](const auto& each) {
+    const descriptor_set& s = each.second;
+    return s.link && !s.asked && s.waiting.empty() && !s.link->link().is_alive() &&
+           std::all_of(s.parties.begin(), s.parties.end(),
+                       [](const auto& p) { return p.second == nullptr; });
+  });
 }
 
 // Counts an operation of the view. Returns false if the view is closed.
@@ -136,7 +151,7 @@ void alock_remotes::run(party& p) noexcept {
 void alock_remotes::pause(party& p) noexcept {
   p.paused = true;
   try {
-    set_timer(p, longest, false);
+    set_timer(p, longest_unannounced, false);
   } catch (const std::bad_alloc&) {
     p.next_turn.begin(service_, p.self);
   }
@@ -189,7 +204,8 @@ void alock_remotes::take_steps(party& p) {
         p.protocol->look();
         break;
       }
-      set_timer(p, a.what == kind::wait ? longest_if_announced : longest, p.protocol->leaves());
+      set_timer(p, a.what == kind::wait ? longest_if_announced : longest_unannounced,
+                p.protocol->leaves());
       if (p.protocol->leaves() && p.timer->in_vain())
         complete(p, error::owner_dead);
       return;

@@ -53,6 +53,7 @@ private:
     bool asked = false;                                // more descriptors were requested
   };
 
+  void drop_unused() noexcept;
   void ask(descriptor_set& from) noexcept;
   void on_answer(descriptor_set& from, error_code ec, std::uint64_t offset,
                  std::uint64_t count) noexcept;
@@ -83,7 +84,7 @@ private:
   completion_service& service_;
   const node_id id_;
   checked_mutex mutex_; // locked before the mutexes of the memory and of its links
-  std::map<std::pair<const global_lane*, segment_id>, descriptor_set> sets_;
+  std::map<std::pair<const lane_link*, segment_id>, descriptor_set> sets_;
   std::deque<party> parties_;
   party* free_ = nullptr;
   bool closed_ = false;

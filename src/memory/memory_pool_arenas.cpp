@@ -4,6 +4,8 @@
 
 #include <asio_rdma/detail/core/poison.hpp>
 
+#include "core/logging.hpp"
+
 #include <algorithm>
 #include <cassert>
 #include <functional>
@@ -81,6 +83,21 @@ memory_pool_impl::make_arena(std::size_t registered, std::size_t bytes, error_co
   }
 }
 
+// A link that lacks memory for its receives asks again and again, so one event a second is logged.
+void memory_pool_impl::log_lack(std::size_t bytes, std::size_t registered,
+                                const error_code& why) noexcept {
+  assert(growth_.held());
+  if (!logs(log_severity::warning)) [[likely]]
+    return;
+  const auto now = std::chrono::steady_clock::now();
+  if (logged_at_ != decltype(now)() && now - logged_at_ < std::chrono::seconds(1))
+    return;
+  logged_at_ = now;
+  write_log({.severity = log_severity::warning, .event = log_event::memory, .error = why},
+            "a memory pool has registered %zu of at most %zu bytes and cannot add %zu", registered,
+            limit_, bytes);
+}
+
 // Called under `growth_`, so no other thread changes `registered_`.
 bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
   assert(growth_.held());
@@ -91,8 +108,10 @@ bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
     arenas_.reserve(arenas_.size() + 1);
   }
   auto made = make_arena(registered, bytes, ec);
-  if (made == nullptr)
+  if (made == nullptr) {
+    log_lack(bytes, registered, ec);
     return false;
+  }
   auto added = std::make_unique<pages>(std::move(made));
   const std::lock_guard lock(mutex_);
   registered_ += added->memory->size;

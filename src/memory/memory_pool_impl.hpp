@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -99,6 +100,7 @@ private:
   run take_present_run(std::size_t bytes) noexcept;
   void return_run(char* data) noexcept;
   bool grow(std::size_t bytes, error_code& ec);
+  void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
                                            error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;
@@ -114,8 +116,9 @@ private:
   std::array<size_class, size_classes> classes_;
 
   checked_mutex growth_;
-  mutable detail::mutex mutex_;                // guards the following members
-  std::vector<std::unique_ptr<pages>> arenas_; // in order of address
+  std::chrono::steady_clock::time_point logged_at_{}; // guarded by `growth_`
+  mutable detail::mutex mutex_;                       // guards the following members
+  std::vector<std::unique_ptr<pages>> arenas_;        // in order of address
   std::size_t registered_ = 0;
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;

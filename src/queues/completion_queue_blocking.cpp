@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-#include "queues/completion_queue_impl.hpp"
+#include "queues/completion_queue_watch.hpp"
 
 #include <algorithm>
 #include <poll.h>
@@ -79,6 +79,14 @@ bool completion_queue_impl::look_and_arm(bool& worked) {
 // -1 after a loss: the channel of a removed device is readable for ever, or has an error.
 int completion_queue_impl::event_descriptor() const noexcept {
   return lost_.load() ? -1 : channel_->fd;
+}
+
+// A context also stops when it runs out of work. Work that blocking functions start afterwards is
+// not what `stop` was called for. A context with a queue in mode `manual` runs out of work though
+// bytes wait for the peer.
+void completion_queue_impl::on_leaving() noexcept {
+  was_stopped_ = options_.mode != completion_mode::manual && watch_->context_scheduler.stopped() &&
+                 !watch_->late.queued.load();
 }
 
 // The thread that had the role will not return to it.

@@ -148,6 +148,10 @@ public:
     int descriptor = -1;
   };
   last_found last_look();
+  /// Called before the first `last_look`. Afterwards `was_stopped` says whether the context was
+  /// stopped since the queue's work began.
+  void on_leaving() noexcept;
+  bool was_stopped() const noexcept { return was_stopped_; }
 
   /// Takes all completions that are in the queue now. Called after a queue pair is destroyed, so
   /// that none of its work requests is left. Returns false if the queue cannot be polled.
@@ -311,6 +315,7 @@ private:
   operation_list ready_;
   operation_list postponed_, postponed_before_; // in this pass, and in the one before
   bool stopped_ = false;
+  bool was_stopped_ = false;
   boost::intrusive::list<abandoned_queue_pair, boost::intrusive::constant_time_size<false>>
       abandoned_;
 

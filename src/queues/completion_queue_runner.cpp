@@ -4,6 +4,8 @@
 
 #include <asio_rdma/detail/core/operation_group.hpp>
 
+#include "core/probe.hpp"
+
 #include <algorithm>
 #include <cassert>
 #include <mutex>
@@ -27,9 +29,14 @@ constexpr std::size_t operations_per_pass = 64;
 // The caller has counted an operation that is neither in the background nor done before this
 // returns.
 void completion_queue_impl::hold_work() noexcept {
-  watch_->context_scheduler.work_started();
-  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) // another thread was first
-    watch_->context_scheduler.work_finished();
+  scheduler& s = watch_->context_scheduler;
+  s.work_started();
+  if ((outstanding_.fetch_or(holds_work) & holds_work) != 0) { // another thread was first
+    s.work_finished();
+  } else if (s.stopped() && !watch_->late.queued.exchange(true)) {
+    watch_->late.queue = shared_from_this();
+    s.post_immediate_completion(&watch_->late, false);
+  }
 }
 
 // Not inlined into the path of each operation.
@@ -159,6 +166,8 @@ int completion_queue_impl::take_completions(unsigned polls) noexcept {
   biased_mutex* owner = nullptr;
   for (int i = 0; i < n; ++i) {
     auto& op = *reinterpret_cast<operation*>(completions[i].wr_id);
+    ASIO_RDMA_PROBE(completion, completions[i].wr_id, completions[i].qp_num,
+                    static_cast<int>(completions[i].status), completions[i].vendor_err);
     work_queue& queue = *op.queue.load(std::memory_order_acquire);
     if (owner != &queue.owner_mutex()) {
       if (owner != nullptr)

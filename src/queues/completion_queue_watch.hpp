@@ -60,6 +60,21 @@ struct completion_queue_impl::watch {
     std::shared_ptr<completion_queue_impl> queue;
   };
 
+  /// Lies in the context's queue from the start of work in a stopped context until the context runs
+  /// again, or is destroyed.
+  struct late_start final : scheduled_operation {
+    late_start() noexcept : scheduled_operation(&late_start::execute) {}
+
+    static void execute(void*, scheduled_operation* base, const error_code&, std::size_t) {
+      auto& self = *static_cast<late_start*>(base);
+      const auto queue = std::move(self.queue);
+      self.queued.store(false);
+    }
+
+    std::atomic<bool> queued{false};
+    std::shared_ptr<completion_queue_impl> queue;
+  };
+
   explicit watch(completion_queue_impl& q)
       : context_scheduler(asio::use_service<scheduler>(q.context_)),
         run_op(q),
@@ -68,6 +83,7 @@ struct completion_queue_impl::watch {
 
   scheduler& context_scheduler;
   runner run_op;
+  late_start late;
   std::vector<handed_out> places; // none if only one thread may run the context
   static void on_ready(completion_queue_impl& q) { q.run(); }
   descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>

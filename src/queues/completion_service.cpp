@@ -11,6 +11,7 @@
 #include <new>
 #include <poll.h>
 #include <stdexcept>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -173,85 +174,190 @@ void completion_service::drop_ready() {
 std::vector<completion_service::watched>::iterator
 completion_service::find_watch(const device& d) noexcept {
   return std::find_if(watches_.begin(), watches_.end(),
-                      [&d](const watched& w) { return w.watch->get_device() == d; });
+                      [&d](const watched& w) { return w.watch->is_of(d); });
 }
 
-bool completion_service::add(context_member& member, error_code& ec) {
+// A watch whose device was closed, or is being closed while a program adopts its ibv_context again.
+// A reactor accepts a descriptor only once.
+std::shared_ptr<device_watch> completion_service::take_useless_watch(int descriptor) noexcept {
+  const auto found = std::find_if(watches_.begin(), watches_.end(), [=](const watched& w) {
+    return w.members == 0 && (w.watch->is_over() || w.watch->descriptor() == descriptor);
+  });
+  if (found == watches_.end())
+    return nullptr;
+  auto result = std::move(found->watch);
+  watches_.erase(found);
+  return result;
+}
+
+// The entries by which a member gets the events of queue pairs. They are removed again, unless
+// kept.
+class completion_service::noting {
+public:
+  noting(completion_service& s, context_member& member) : service_(s), member_(&member) {
+    s.observers_.reserve(s.observers_.size() + 1);
+    member.queue_pair_ = member.member_queue_pair();
+    if (member.queue_pair_ != nullptr)
+      s.queue_pairs_.add(member.queue_pair_, member);
+    if (member.observes_queue_pairs())
+      s.observers_.push_back(&member);
+  }
+  noting(const noting&) = delete;
+  ~noting() {
+    if (member_ != nullptr)
+      service_.forget(*member_);
+  }
+  void keep() noexcept { member_ = nullptr; }
+
+private:
+  completion_service& service_;
+  context_member* member_;
+};
+
+void completion_service::forget(context_member& member) noexcept {
+  if (member.queue_pair_ != nullptr)
+    queue_pairs_.remove(member.queue_pair_, member);
+  std::erase(observers_, &member);
+}
+
+// Without a member the watch stays. The program may have closed all its objects, and the device may
+// keep memory of them until its removal is complete, which an event reports.
+completion_service::adding completion_service::try_add(context_member& member, error_code& ec,
+                                                       std::shared_ptr<device_watch>& left) {
   const std::lock_guard lock(mutex_);
   if (stopped_) {
     ec = asio::error::bad_descriptor;
-    return false;
+    return adding::failed;
   }
-  auto found = find_watch(member.member_device());
+  const device& d = member.member_device();
+  auto found = find_watch(d);
+  std::shared_ptr<device_watch> fresh;
   if (found == watches_.end()) {
+    left = take_useless_watch(d.native_handle()->async_fd);
+    if (left)
+      return adding::again;
     watches_.reserve(watches_.size() + 1);
-    auto w = std::make_shared<device_watch>(context(), *this, member.member_device());
-    ec = w->start();
-    if (ec)
-      return false;
-    found = watches_.insert(watches_.end(), {std::move(w)});
+    fresh = std::make_shared<device_watch>(context(), *this, d);
   }
-  ++found->members;
+  noting noted(*this, member); // before the watch starts, because a lack of memory would leave it
+  if (fresh) {
+    ec = fresh->start();
+    if (ec)
+      return adding::failed;
+    found = watches_.insert(watches_.end(), {std::move(fresh)});
+  }
+  noted.keep();
+  if (found->members++ == 0)
+    found->watch->resume();
   members_.push_back(member);
-  return true;
+  return adding::done;
 }
 
-// A reactor accepts a descriptor only once, so the watch leaves it before another watch is created.
+// A watch that stops waits for an event that is being reported, so no mutex is locked then.
+bool completion_service::add(context_member& member, error_code& ec) {
+  for (;;) {
+    std::shared_ptr<device_watch> left;
+    const adding how = try_add(member, ec, left);
+    if (how != adding::again)
+      return how == adding::done;
+    left->stop();
+  }
+}
+
+// A reactor accepts a descriptor only once, so a watch that stops leaves it before another watch is
+// created.
 void completion_service::remove(context_member& member) noexcept {
   std::shared_ptr<device_watch> last;
+  bool rests = false;
   {
     const std::lock_guard lock(mutex_);
     if (stopped_)
       return;
     members_.erase(decltype(members_)::s_iterator_to(member));
+    forget(member);
     const auto found = find_watch(member.member_device());
     assert(found != watches_.end() && found->members != 0);
     if (--found->members != 0)
       return;
-    last = std::move(found->watch);
-    watches_.erase(found);
-    last->leave();
+    last = found->watch;
+    rests = last->rest();
+    if (!rests) {
+      watches_.erase(found);
+      last->leave();
+    }
   }
-  last->stop();
+  rests ? last->await_report() : last->stop();
 }
 
-// Passes the members, or those that use the device, to `add`.
-template <class Add>
-void completion_service::pin_members(const device* d, Add add) {
+// Passes the members for which `is` is true to `add`.
+template <class Is, class Add>
+void completion_service::pin_members(Is is, Add add) {
   for (context_member& member : members_)
-    if (d == nullptr || member.member_device() == *d)
+    if (is(member))
       if (auto pinned = member.weak_from_this().lock())
         add(std::move(pinned));
 }
 
 void completion_service::find_members(leaving_members& result) noexcept {
   const std::lock_guard lock(mutex_);
-  pin_members(nullptr, [&](auto member) { result.add(std::move(member)); });
+  pin_members([](const context_member&) { return true; },
+              [&](auto member) { result.add(std::move(member)); });
 }
 
 // While a watch stops, the next watch of the device may get the same event. Only the next one
-// reports the event, because each member gets one report and can be in one list.
+// reports the event, because each member gets one report and can be in one list. Many queue pairs
+// may end at once, and each has an event, so an event of a queue pair goes to its own member.
 void completion_service::broadcast(const device_watch& from, const ibv_async_event& event,
                                    notified_objects& notified) noexcept {
-  const device& d = from.get_device();
   notified_objects own;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = find_watch(d);
-    if (found == watches_.end() || found->watch.get() != &from)
+    if (std::none_of(watches_.begin(), watches_.end(),
+                     [&from](const watched& w) { return w.watch.get() == &from; }))
       return;
-    pin_members(&d, [&own](auto member) { own.keep(std::move(member)); });
+    const auto keep = [&](context_member& member) {
+      if (from.is_of(member.member_device()))
+        if (auto pinned = member.weak_from_this().lock())
+          own.keep(std::move(pinned));
+    };
+    if (const ibv_qp* const qp = queue_pair_of(event)) {
+      if (context_member* const member = queue_pairs_.find(qp))
+        keep(*member);
+      for (context_member* const member : observers_)
+        keep(*member);
+    } else {
+      for (context_member& member : members_)
+        keep(member);
+    }
   }
   own.for_each(
       [&event](notified_object& o) { static_cast<context_member&>(o).on_device_event(event); });
   notified.take(own);
 }
 
+std::vector<std::shared_ptr<context_member>> completion_service::members() {
+  std::vector<std::shared_ptr<context_member>> result;
+  const std::lock_guard lock(mutex_);
+  pin_members([](const context_member&) { return true; },
+              [&](auto member) { result.push_back(std::move(member)); });
+  return result;
+}
+
+std::vector<std::shared_ptr<completion_queue_impl>> completion_service::queues() {
+  std::vector<std::shared_ptr<completion_queue_impl>> result;
+  const std::lock_guard lock(mutex_);
+  for (const auto& weak : queues_)
+    if (auto q = weak.lock())
+      result.push_back(std::move(q));
+  return result;
+}
+
 void completion_service::broadcast(const device& d, const ibv_async_event& event) {
   std::vector<std::shared_ptr<context_member>> members;
   {
     const std::lock_guard lock(mutex_);
-    pin_members(&d, [&](auto member) { members.push_back(std::move(member)); });
+    pin_members([&d](const context_member& m) { return m.member_device() == d; },
+                [&](auto member) { members.push_back(std::move(member)); });
   }
   for (const auto& member : members)
     member->on_device_event(event);
@@ -263,7 +369,10 @@ void completion_service::do_last_work(int other, const std::function<void()>& lo
   constexpr int patience = 50, nap = 1; // ms
   {
     const std::lock_guard lock(mutex_);
-    leaving_ = true;
+    if (!std::exchange(leaving_, true))
+      for (const auto& weak : queues_)
+        if (const auto q = weak.lock())
+          q->on_leaving();
   }
   leaving_members members;
   find_members(members);
@@ -308,6 +417,8 @@ void completion_service::shutdown() {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
     members_.clear();
+    queue_pairs_.clear();
+    observers_.clear();
     queues.swap(queues_);
     watches.swap(watches_);
   }

@@ -6,6 +6,7 @@
 #include <boost/intrusive/list.hpp>
 
 #include "queues/completion_queue_impl.hpp"
+#include "verbs/device_listeners.hpp"
 #include "verbs/device_watch_service.hpp"
 
 #include <cstddef>
@@ -31,14 +32,21 @@ public:
   virtual completion_queue_impl* last_work() { return nullptr; }
   virtual void on_device_event(const ibv_async_event& event) noexcept = 0;
   virtual const device& member_device() const noexcept = 0;
+  /// Of all queue pairs, the one whose events are reported to the member; null if none. Asked once,
+  /// by `completion_service::add`.
+  virtual const ibv_qp* member_queue_pair() const noexcept { return nullptr; }
+  /// Whether the events of all queue pairs are reported to the member.
+  virtual bool observes_queue_pairs() const noexcept { return false; }
 
 protected:
   ~context_member() = default;
 
 private:
-  friend class leaving_members; // it links the members
+  friend class leaving_members;    // it links the members
+  friend class completion_service; // it finds the member of an event
 
   std::shared_ptr<context_member> next_leaving_;
+  const ibv_qp* queue_pair_ = nullptr;
 };
 
 /// References to the members of a context that shuts down. Allocates nothing: a shutdown must not
@@ -119,6 +127,10 @@ public:
   /// Whether that work is done: all objects of the context end.
   bool has_stopped();
 
+  /// The members and the completion queues that exist, for reports.
+  std::vector<std::shared_ptr<context_member>> members();
+  std::vector<std::shared_ptr<completion_queue_impl>> queues();
+
   /// Reports an event that the library has detected itself to the members of the device.
   void broadcast(const device& d, const ibv_async_event& event);
 
@@ -128,6 +140,8 @@ private:
     std::shared_ptr<device_watch> watch;
     std::size_t members = 0;
   };
+  enum class adding { done, failed, again };
+  class noting;
 
   void shutdown() override;
   void broadcast(const device_watch& from, const ibv_async_event& event,
@@ -136,8 +150,11 @@ private:
   std::shared_ptr<completion_queue_impl> shared_queue(const device& d, std::uint32_t entries,
                                                       error_code& ec);
   std::vector<watched>::iterator find_watch(const device& d) noexcept;
-  template <class Add>
-  void pin_members(const device* d, Add add); // with `mutex_` locked
+  adding try_add(context_member& member, error_code& ec, std::shared_ptr<device_watch>& left);
+  void forget(context_member& member) noexcept;
+  std::shared_ptr<device_watch> take_useless_watch(int descriptor) noexcept;
+  template <class Is, class Add>
+  void pin_members(Is is, Add add); // with `mutex_` locked
   void find_members(leaving_members& result) noexcept;
   std::shared_ptr<completion_queue_impl> remember(std::shared_ptr<completion_queue_impl> q,
                                                   error_code& ec);
@@ -146,7 +163,9 @@ private:
   completion_queue_options defaults_;
   const std::shared_ptr<open_queues> open_queues_ = std::make_shared<open_queues>();
   std::vector<std::weak_ptr<completion_queue_impl>> queues_, shared_;
-  std::vector<watched> watches_; // for the devices of the members
+  std::vector<watched> watches_; // for devices of present and of former members
+  by_queue_pair<context_member> queue_pairs_;
+  std::vector<context_member*> observers_; // of all queue pairs
   boost::intrusive::list<context_member, boost::intrusive::constant_time_size<false>> members_;
   operation_list ready_;
   std::unique_ptr<runner> runner_;

@@ -3,6 +3,8 @@
 
 #include <asio_rdma/detail/core/open_impl.hpp>
 
+#include "verbs/device_listeners.hpp"
+
 #include <algorithm>
 #include <cassert>
 
@@ -12,17 +14,9 @@ namespace {
 device_event describe(const ibv_async_event& from) noexcept {
   device_event event;
   event.type = from.event_type;
+  if (const ibv_qp* const qp = queue_pair_of(from))
+    event.queue_pair_number = qp->qp_num;
   switch (from.event_type) {
-  case IBV_EVENT_QP_FATAL:
-  case IBV_EVENT_QP_REQ_ERR:
-  case IBV_EVENT_QP_ACCESS_ERR:
-  case IBV_EVENT_COMM_EST:
-  case IBV_EVENT_SQ_DRAINED:
-  case IBV_EVENT_PATH_MIG:
-  case IBV_EVENT_PATH_MIG_ERR:
-  case IBV_EVENT_QP_LAST_WQE_REACHED:
-    event.queue_pair_number = from.element.qp->qp_num;
-    break;
   case IBV_EVENT_PORT_ACTIVE:
   case IBV_EVENT_PORT_ERR:
   case IBV_EVENT_LID_CHANGE:

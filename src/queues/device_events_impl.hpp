@@ -31,6 +31,7 @@ public:
   void on_context_shutdown() override { close(); }
   void on_device_event(const ibv_async_event& event) noexcept override;
   const device& member_device() const noexcept override { return device_; }
+  bool observes_queue_pairs() const noexcept override { return true; }
 
 private:
   completion_service& service_;

@@ -184,6 +184,12 @@ void queue_pair_impl::shared_receive_arrived(operation_list& ready) {
     first_arrived(ready);
 }
 
+void queue_pair_impl::report_heard() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (link_)
+    link_->on_heard();
+}
+
 void queue_pair_impl::report_first_receive() {
   std::shared_ptr<connection_link> link;
   {
@@ -203,6 +209,13 @@ void queue_pair_impl::connected(std::uint8_t reads) {
 void queue_pair_impl::connected_by_caller() {
   const std::lock_guard lock(mutex_);
   if (state_ == queue_pair_state::open && !link_) // not while a manager connects it
+    connected_locked(reads_in_flight());
+}
+
+void queue_pair_impl::adopted(std::shared_ptr<connection_link> link) noexcept {
+  const std::lock_guard lock(mutex_);
+  link_ = std::move(link);
+  if (state_ == queue_pair_state::open) // iWARP does not report that it is connected
     connected_locked(reads_in_flight());
 }
 

@@ -2,6 +2,8 @@
 // The end of a queue pair: failure, cancellation, close.
 #include "queues/queue_pair_impl.hpp"
 
+#include "core/logging.hpp"
+#include "core/probe.hpp"
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
 #include "verbs/device_impl.hpp"
@@ -39,6 +41,16 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
   if (vendor_error_ == 0)
     vendor_error_ = wc.vendor_err;
   const error_code why = completion_error(wc.status);
+  ASIO_RDMA_PROBE(failure, number(), why.value(), static_cast<int>(wc.status), wc.vendor_err);
+  if (logs(log_severity::error)) [[unlikely]]
+    write_log({.severity = log_severity::error,
+               .event = log_event::failure,
+               .error = why,
+               .queue_pair = number(),
+               .status = wc.status,
+               .vendor_error = wc.vendor_err},
+              "queue pair %u: a work request failed with status %d, vendor error 0x%x", number(),
+              static_cast<int>(wc.status), wc.vendor_err);
   if (!first_failure_)
     first_failure_ = why;
   return why;
@@ -69,6 +81,12 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
     return;
   state_ = queue_pair_state::failed;
   reason_ = why;
+  if (logs(log_severity::debug)) [[unlikely]]
+    write_log({.severity = log_severity::debug,
+               .event = log_event::failure,
+               .error = why,
+               .queue_pair = number()},
+              "queue pair %u has entered the state failed", number());
   for (operation& op : waiters_)
     op.fail(why);
   service_.complete(waiters_);
@@ -359,9 +377,13 @@ void queue_pair_impl::close() {
 void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
   switch (event.event_type) {
   case IBV_EVENT_QP_FATAL:
+    fail(error::queue_pair_fatal, event.element.qp);
+    break;
+  // The peer's fault: InfiniBand specification, 11.6.3.1. siw: siw_qp_rx.c, and siw_qp_tx.c, where
+  // a READ of the peer's cannot be answered.
   case IBV_EVENT_QP_REQ_ERR:
   case IBV_EVENT_QP_ACCESS_ERR:
-    fail(error::queue_pair_fatal, event.element.qp);
+    fail(error::peer_access_refused, event.element.qp);
     break;
   case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, the only report of the error state
     fail(asio::error::connection_reset, event.element.qp);

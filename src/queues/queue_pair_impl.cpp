@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/verbs/flush.hpp>
 
+#include "core/logging.hpp"
 #include "core/random_bits.hpp"
 #include "queues/queue_pair_remains.hpp"
 #include "queues/shared_receive_queue_impl.hpp"
@@ -183,6 +184,13 @@ ibv_qp* queue_pair_impl::create(ibv_qp_init_attr& init) {
     }
     if (errno != 0 && errno != EINVAL)
       return nullptr;
+    if (logs(log_severity::debug)) [[unlikely]] {
+      const int e = errno;
+      write_log({.severity = log_severity::debug, .event = log_event::open},
+                "the device %s refuses a queue pair with %u elements and %u inline bytes",
+                ibv_get_device_name(d.native_handle()->device), elements, inline_bytes);
+      errno = e;
+    }
     if (elements > reported) {
       elements = std::max(reported, elements / 2);
     } else if (inline_bytes != 0) {

@@ -34,6 +34,8 @@ public:
   /// Called once, when the first message of the peer has arrived before the queue pair was
   /// connected.
   virtual void on_first_receive() noexcept {}
+  /// The peer, which must send first, has sent. Called with the mutex of the queue pair locked.
+  virtual void on_heard() noexcept {}
 };
 
 /// The logic of `basic_queue_pair`: its verbs object, its two queues and its state.
@@ -60,6 +62,8 @@ public:
   /// `attach`. `connected` allows sends. If `accepts`, the first receive calls
   /// `connection_link::on_first_receive`.
   error_code attach(std::shared_ptr<connection_link> link, bool accepts = false);
+  /// Calls `connection_link::on_heard`.
+  void report_heard() noexcept;
   /// The error that `attach` would return.
   error_code check_attach() const;
   void detach();
@@ -67,6 +71,8 @@ public:
   void connected(std::uint8_t reads);
   /// Marks the queue pair as connected by the caller, without a connection manager.
   void connected_by_caller();
+  /// Gives an adopted queue pair the link of its connection, and marks it as connected.
+  void adopted(std::shared_ptr<connection_link> link) noexcept;
   error_code modify(ibv_qp_attr& attr, int mask);
   error_code query(ibv_qp_attr& attr, int mask) const;
   /// The features of enhanced connection establishment (ibv_query_ece(3)). No vendor: the device
@@ -146,6 +152,7 @@ public:
   void on_context_shutdown() override { close(); }
   void on_device_event(const ibv_async_event& event) noexcept override;
   const device& member_device() const noexcept override { return pd_.get_device(); }
+  const ibv_qp* member_queue_pair() const noexcept override { return qp_; }
 
 private:
   // The paths of each send and receive: as friends they cost one call, not two.

@@ -2,6 +2,8 @@
 // Operations of a queue pair are started: they are posted, or they wait.
 #include "queues/queue_pair_impl.hpp"
 
+#include "core/probe.hpp"
+
 #include <cassert>
 #include <cstdlib>
 #include <type_traits>
@@ -115,6 +117,7 @@ bool queue_pair_impl::start_unusual(send_operation& op) {
 }
 
 bool start(queue_pair_impl& impl, send_operation& op) {
+  ASIO_RDMA_PROBE(start, static_cast<operation*>(&op), impl.number(), op.wr.opcode);
   impl.mutex_.lock();
   if (impl.state_.load(std::memory_order_relaxed) != queue_pair_state::connected || !op.usual ||
       !impl.send_.may_post()) [[unlikely]]
@@ -123,6 +126,7 @@ bool start(queue_pair_impl& impl, send_operation& op) {
   use_inline(op, impl.options_.max_inline, false);
   assert(impl.qp_ != nullptr);
   impl.send_.posting(op);
+  ASIO_RDMA_PROBE(post, static_cast<operation*>(&op), impl.number(), op.wr.opcode);
   ibv_send_wr* bad = &op.wr;
   if (const int e = ibv_post_send(impl.qp_, &op.wr, &bad)) [[unlikely]]
     return impl.start_failed(op, e, bad != nullptr);

@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
+#include "core/probe.hpp"
 #include "queues/queue_pair_impl.hpp"
 
 #include <algorithm>
@@ -93,6 +94,7 @@ int send_queue::post_with_flushes(operation_list::iterator first, operation_list
       ++behind;
       auto& op = static_cast<send_operation&>(*first);
       prepare(op, behind == last && (room() == 0 || any_waiting()));
+      ASIO_RDMA_PROBE(post, static_cast<operation*>(&op), qp_.number(), op.wr.opcode);
       // After an error the request may be posted, and only the doorbell have failed.
       if (const int refused = post_flush(qp_.qp_, op.wr))
         qp_.enter_failed(system_error_code(refused), ended);
@@ -126,6 +128,7 @@ int send_queue::post_chain(operation_list::iterator first, operation_list::itera
       prepare(op, i == last && (room() == 0 || any_waiting()));
       all_usual = false;
     }
+    ASIO_RDMA_PROBE(post, static_cast<operation*>(&op), qp_.number(), op.wr.opcode);
     *next = &op.wr;
     next = &op.wr.next;
   }

@@ -34,6 +34,8 @@ ibv_qp* native_handle(const stream_impl& impl) noexcept {
 const memory_pool& pool(const stream_impl& impl) noexcept { return impl.link().pool(); }
 const stream_options& options(const stream_impl& impl) noexcept { return impl.options(); }
 stream_statistics statistics(const stream_impl& impl) noexcept { return impl.link().statistics(); }
+link_latencies latencies(const stream_impl& impl) noexcept { return impl.link().latencies(); }
+void measure_latency(stream_impl& impl) { impl.link().measure_latency(); }
 std::size_t available(stream_impl& impl) { return impl.available(); }
 error_code shutdown(stream_impl& impl, asio::socket_base::shutdown_type what) {
   return impl.shutdown(what);

@@ -21,6 +21,7 @@ link_options link_options_of(const stream_options& o) {
   result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
   result.keep_alive = o.keep_alive;
+  result.read_timeout = o.read_timeout;
   result.queue_pair = o.queue_pair;
   result.queue_pair.send_depth = o.sends + reads;
   return result;
@@ -75,7 +76,7 @@ void stream_impl::on_connected(const connection_info& info) {
     info_ = info;
     known_ = true;
   }
-  link_.on_connected();
+  link_.on_connected(info.remote);
 }
 
 // --- Starting --------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ private:
   std::optional<protocol_clock::time_point> asked_; // when the peer was asked during the wait
   bool withdrawing_ = false;                        // the wait is for the answer to a withdrawal
   bool looking_ = false;                            // the timer `look` is set
-  bool leaving_ = false;                            // the context shuts down
+  std::optional<protocol_clock::time_point> leaving_since_; // since then the context shuts down
   std::optional<stream_protocol> bytes_;
   std::vector<registered_buffer> blocks_; // the memory of the protocol's blocks
   std::vector<std::unique_ptr<chunk>> chunks_;

@@ -13,6 +13,9 @@ namespace {
 // If the timer fires so late, the context may have been blocked.
 constexpr std::chrono::milliseconds late(100);
 
+// How long a stopped context gives the device, when the context is destroyed.
+constexpr std::chrono::milliseconds last_sends(100);
+
 // The least time for a peer to report how much of a withdrawn offer it has read.
 constexpr std::chrono::milliseconds least_for_answer(1000);
 
@@ -154,17 +157,25 @@ asio::socket_base::linger stream_impl::linger() const {
   return linger_option_;
 }
 
-// Sends bytes that were written, as the kernel does for a socket.
+// Sends bytes that were written, as the kernel does for a socket. If the program has stopped the
+// context, only what the device has already, and what it completes at once: no peer is waited for.
 completion_queue_impl* stream_impl::last_work() {
   if (!is_closed())
     close();
   link_impl::visit v(link_);
   if (link_.check() || link_.frames().told_goodbye())
     return nullptr;
-  if (!std::exchange(leaving_, true))
+  const auto now = protocol_clock::now();
+  if (!leaving_since_) {
+    leaving_since_ = now;
     wait_anew();
+  }
   v.advance();
-  return may_progress(protocol_clock::now()) ? &link_.completion_queue() : nullptr;
+  completion_queue_impl& queue = link_.completion_queue();
+  const bool goes_on = queue.was_stopped() ? link_.frames().sends_under_way() != 0 &&
+                                                 now - *leaving_since_ < last_sends
+                                           : may_progress(now);
+  return goes_on ? &queue : nullptr;
 }
 
 bool stream_impl::is_closed() const {

@@ -88,8 +88,8 @@ stream_block& stream_protocol::block_for(const stream_write& op) {
   stream_block& fresh = blocks_[free_blocks_.back()];
   free_blocks_.pop_back();
   std::uint64_t left = op.in_small_blocks_ ? 0 : op.bytes - op.begun_;
-  if (left > small_block_size_ && gathers())
-    left = block_size_;
+  if (left > small_block_size_ && (gathers() || !pending_.empty()))
+    left = block_size_; // later writes share it while it waits
   fresh.capacity =
       static_cast<std::uint32_t>(std::clamp<std::uint64_t>(left, small_block_size_, block_size_));
   fresh.bytes = 0;

@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/device.hpp>
 
+#include "core/device_files.hpp"
 #include "verbs/device_impl.hpp"
 #include "verbs/device_siw.hpp"
 
@@ -13,7 +14,9 @@
 #include <fstream>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <poll.h>
+#include <vector>
 
 namespace asio_rdma {
 
@@ -39,6 +42,19 @@ error_code open_error(int value) {
   if (value == EACCES || value == EPERM)
     return error::device_permission;
   return detail::system_error_code(value != 0 ? value : ENODEV);
+}
+
+// If libibverbs cannot open a file, it searches for another one, for up to five seconds, and its
+// error is that of the search (util/open_cdev.c of rdma-core). So the file is tried before.
+ibv_context* open_context(ibv_device* d, error_code& ec) {
+  const std::string file = d->dev_name;
+  ec.clear();
+  if (file.starts_with("uverbs")) // a device of the kernel
+    ec = detail::file_error({}, file, {});
+  ibv_context* const result = ec ? nullptr : ibv_open_device(d);
+  if (result == nullptr && !ec)
+    ec = open_error(errno);
+  return result;
 }
 
 transport transport_of(const ibv_device& d) noexcept {
@@ -119,6 +135,26 @@ device adopt_opened(ibv_context* context, error_code& ec) {
   return result;
 }
 
+// The devices of this process, to be found by their contexts.
+struct open_contexts {
+  std::shared_ptr<device::impl> find(const ibv_context* context) {
+    std::erase_if(all, [](const auto& w) { return w.expired(); });
+    for (const auto& weak : all)
+      if (auto known = weak.lock(); known && known->context == context)
+        return known;
+    return nullptr;
+  }
+
+  // Never destroyed: objects with static lifetime may be devices.
+  static open_contexts& of_process() {
+    static auto& result = *new open_contexts;
+    return result;
+  }
+
+  std::mutex mutex;
+  std::vector<std::weak_ptr<device::impl>> all;
+};
+
 // Of a channel without a completion queue, which has no event. The kernel reports POLLERR, which
 // poll(2) always looks for. The project's software device can only make the channel readable.
 bool has_ended(const ibv_comp_channel& c, int milliseconds) noexcept {
@@ -136,11 +172,9 @@ std::vector<device::description> device::list() {
     entry.name = ibv_get_device_name(d);
     entry.type = transport_of(*d);
     entry.guid = be64toh(ibv_get_device_guid(d));
-    if (ibv_context* context = ibv_open_device(d)) {
+    if (ibv_context* context = open_context(d, entry.open_error)) {
       entry.port_active = any_port_active(context);
       ibv_close_device(context);
-    } else {
-      entry.open_error = open_error(errno);
     }
     result.push_back(std::move(entry));
   }
@@ -153,21 +187,23 @@ device device::open(std::string_view name, error_code& ec) {
   const auto found = std::find_if(names.begin(), names.end(),
                                   [name](ibv_device* d) { return name == ibv_get_device_name(d); });
   if (found == names.end()) {
-    ec = error::device_not_found;
+    std::vector<std::string> listed;
+    for (ibv_device* d : names)
+      listed.emplace_back(ibv_get_device_name(d));
+    ec = name.empty()
+             ? error_code(error::device_not_found)
+             : detail::unlisted_error({}, std::string(name), listed, error::device_not_found);
     return {};
   }
-  ibv_context* context = ibv_open_device(*found);
-  if (context == nullptr) {
-    ec = open_error(errno);
-    return {};
-  }
-  return adopt_opened(context, ec);
+  ibv_context* const context = open_context(*found, ec);
+  return context != nullptr ? adopt_opened(context, ec) : device();
 }
 
 device device::open(std::string_view name) {
   error_code ec;
   device result = open(name, ec);
-  detail::throw_if(ec, "device::open");
+  if (ec)
+    detail::throw_error(ec, "device::open", std::string(name));
   return result;
 }
 
@@ -183,6 +219,15 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
     ec = asio::error::invalid_argument;
     return;
   }
+  // All handles of a context are one device: its asynchronous events have one reader.
+  open_contexts& opened = open_contexts::of_process();
+  const std::lock_guard lock(opened.mutex);
+  impl_ = opened.find(context);
+  if (impl_ != nullptr) {
+    if (owns == ownership::take)
+      impl_->owns = owns;
+    return;
+  }
   ibv_device_attr attributes{};
   if (const int e = ibv_query_device(context, &attributes)) {
     ec = detail::system_error_code(e);
@@ -194,7 +239,10 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
     ec = detail::system_error_code(errno);
     return;
   }
+  opened.all.reserve(opened.all.size() + 1);
   impl_ = std::make_shared<impl>(context, owns);
+  opened.all.push_back(impl_);
+  impl_->listeners->belong_to(impl_);
   impl_->first_made = first.release();
   impl_->attributes = attributes;
   impl_->max_message_bytes = longest_message(context, attributes);
@@ -214,7 +262,7 @@ device::device(native_handle_type context, ownership owns, error_code& ec) {
   fcntl(context->async_fd, F_SETFL, fcntl(context->async_fd, F_GETFL) | O_NONBLOCK);
 }
 
-detail::device_listeners& device::listeners() const noexcept { return impl_->listeners; }
+detail::device_listeners& device::listeners() const noexcept { return *impl_->listeners; }
 
 detail::queue_pair_limits& device::queue_pair_limits() const noexcept {
   return impl_->queue_pair_limits;
@@ -233,7 +281,9 @@ device::native_handle_type device::native_handle() const noexcept {
 // the context. It destroys them from the last to the first (drivers/infiniband/core/rdma_core.c,
 // uverbs_destroy_ufile_hw), and a completion channel reports its end by POLLERR (uverbs_main.c,
 // ib_uverbs_event_poll).
-bool device::is_removed() const noexcept { return has_ended(*impl_->first_made, 0); }
+bool detail::is_removed(const device::impl& d) noexcept { return has_ended(*d.first_made, 0); }
+
+bool device::is_removed() const noexcept { return detail::is_removed(*impl_); }
 
 bool device::is_removed_soon() const noexcept {
   constexpr int patience = 100; // ms

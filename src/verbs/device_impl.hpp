@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <sched.h>
 
@@ -61,6 +62,7 @@ struct device::impl {
   impl(ibv_context* c, ownership o) : context(c), owns(o) {}
   impl(const impl&) = delete;
   ~impl() {
+    listeners->close();
     if (occupied != nullptr)
       ibv_destroy_cq(occupied);
     if (first_made != nullptr)
@@ -85,7 +87,15 @@ struct device::impl {
   /// begins with the CPU's number, so that processes on different CPUs begin with different
   /// vectors.
   std::atomic<unsigned> next_vector{static_cast<unsigned>(sched_getcpu())};
-  detail::device_listeners listeners;
+  const std::shared_ptr<detail::device_listeners> listeners =
+      std::make_shared<detail::device_listeners>();
 };
+
+namespace detail {
+
+/// As `device::is_removed`.
+bool is_removed(const device::impl& d) noexcept;
+
+} // namespace detail
 
 } // namespace asio_rdma

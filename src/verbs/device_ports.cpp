@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Reads the facts of the machine's ports, and opens the device of the best one.
+#include "core/described_error.hpp"
+#include "core/device_files.hpp"
 #include "verbs/device_impl.hpp"
 #include "verbs/port_ranking.hpp"
 
@@ -80,25 +82,44 @@ std::vector<port_facts> ranked_ports() {
   return result;
 }
 
-// Opens the device of the first port that fits. If none can be opened, the error is `none`, unless
-// a device could not be examined: it may be the one.
+error_code no_active_port(const std::vector<port_facts>& ports) {
+  return detail::describe(error::no_device, [&ports] {
+    std::string names;
+    for (const port_facts& p : ports)
+      names += (names.empty() ? "" : ", ") + p.device + " port " + std::to_string(p.port);
+    return "no RDMA device has an active port: " + names +
+           " (is the network interface up? rdma link shows the state)";
+  });
+}
+
+// Why no port fits. A device that could not be opened, or that libibverbs does not list, may be the
+// one.
+error_code why_none(const std::vector<port_facts>& ports, const error_code& none) {
+  std::vector<std::string> listed;
+  for (const port_facts& p : ports) {
+    if (p.open_error == error::device_permission || p.open_error == error::device_file_missing)
+      return p.open_error;
+    listed.push_back(p.device);
+  }
+  if (const error_code ec = detail::unlisted_error({}, {}, listed, {}))
+    return ec;
+  if (ports.empty())
+    return error::no_device;
+  return none == error::no_device ? no_active_port(ports) : none;
+}
+
+// Opens the device of the first port that fits. The error is `none`, or a reason that precedes it.
 template <class Fits>
 device open_best(Fits fits, const error_code& none, error_code& ec) {
-  ec = none;
-  for (const port_facts& p : ranked_ports()) {
-    error_code failed = p.open_error;
-    if (!failed) {
-      if (!fits(p))
-        continue;
-      device result = device::open(p.device, failed);
-      if (!failed) {
-        ec.clear();
-        return result;
-      }
-    }
-    if (failed == error::device_permission)
-      ec = failed;
+  const std::vector<port_facts> ports = ranked_ports();
+  for (const port_facts& p : ports) {
+    if (p.open_error || !fits(p))
+      continue;
+    device result = device::open(p.device, ec);
+    if (!ec)
+      return result;
   }
+  ec = why_none(ports, none);
   return {};
 }
 
@@ -126,7 +147,8 @@ device device::open_for(const asio::ip::address& local, error_code& ec) {
 device device::open_for(const asio::ip::address& local) {
   error_code ec;
   device result = open_for(local, ec);
-  detail::throw_if(ec, "device::open_for");
+  if (ec)
+    detail::throw_error(ec, "device::open_for", local.to_string());
   return result;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "core/descriptor_watch.hpp"
+#include "verbs/device_impl.hpp"
 #include "verbs/device_listeners.hpp"
 #include "verbs/device_watch_service.hpp"
 #include "verbs/withheld.hpp"
@@ -11,26 +12,43 @@
 #include <atomic>
 #include <fcntl.h>
 #include <memory>
+#include <poll.h>
 #include <utility>
 
 namespace asio_rdma::detail {
 
 /// Reads a device's asynchronous events on the execution context, and reports events that any
-/// context has read to the service.
+/// context has read to the service. It does not keep the device open.
+///
+/// While the context has no object of the device, the watch reads no events, but stays until the
+/// device is closed. The program may have closed all its objects while the device still keeps
+/// memory of them. When the removal of the device is complete, the watch releases that memory.
 class device_watch final : public device_listener,
                            public std::enable_shared_from_this<device_watch> {
 public:
   device_watch(asio::execution_context& context, device_watch_service& service, const device& d);
 
   error_code start();
-  /// Leaves the descriptor to another watch, which may then call `start`. Does not block.
-  void leave();
+  /// The context has no object of the device any more. False if the watch must stop, because only
+  /// threads of the context may use its reactor: any thread may close the device.
+  bool rest() noexcept;
+  /// Waits for an event that is being reported: its reader has references to former members.
+  void await_report() noexcept { listeners_->await_report(); }
+  /// The context has one again.
+  void resume();
+  /// Leaves the descriptor to another watch, which may then call `start`. Does not block. Only
+  /// while the device is open.
+  void leave() { channel_.stop(); }
   /// After the return, the service is not called any more. Waits for an event that is being
   /// reported.
   void stop();
-  const device& get_device() const noexcept { return device_; }
+  bool is_of(const device& d) const noexcept { return &d.listeners() == listeners_.get(); }
+  /// Whether the device was closed.
+  bool is_over() const noexcept { return over_.load(); }
+  int descriptor() const noexcept { return descriptor_; }
 
   void on_event(const ibv_async_event& event, notified_objects& notified) noexcept override;
+  void on_closing() noexcept override;
 
 private:
   struct reader final : scheduled_operation {
@@ -45,10 +63,13 @@ private:
 
   asio::execution_context& context_;
   device_watch_service& service_;
-  device device_;
+  ibv_context* const verbs_; // only while the device is open
+  const int descriptor_;
+  const std::shared_ptr<device_listeners> listeners_;
   scheduler& scheduler_;
   reader reader_;
-  std::atomic<bool> queued_{false};
+  const bool may_rest_;
+  std::atomic<bool> queued_{false}, resting_{false}, over_{false};
   std::shared_ptr<device_watch> self_; // set while the reader is queued
   descriptor_watch<device_watch, &device_watch::on_readable> channel_;
 };
@@ -57,31 +78,53 @@ inline device_watch::device_watch(asio::execution_context& context, device_watch
                                   const device& d)
     : context_(context),
       service_(service),
-      device_(d),
+      verbs_(d.native_handle()),
+      descriptor_(verbs_->async_fd),
+      listeners_(d.listeners().shared_from_this()),
       scheduler_(asio::use_service<scheduler>(context)),
       reader_(*this),
+      may_rest_(may_be_used_by_others(scheduler_)),
       channel_(*this) {}
 
 inline error_code device_watch::start() {
-  const int fd = device_.native_handle()->async_fd;
-  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
-  const int e = channel_.start(context_, fd);
+  fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
+  const int e = channel_.start(context_, descriptor_);
   if (e != 0)
     return system_error_code(e);
-  device_.listeners().add(*this);
+  listeners_->add(*this);
   return {};
 }
 
-inline void device_watch::leave() { channel_.stop(); }
+inline bool device_watch::rest() noexcept {
+  if (!may_rest_)
+    return false;
+  resting_.store(true);
+  return true;
+}
 
+// An event that the watch has not read makes no further edge of the descriptor.
+inline void device_watch::resume() {
+  if (!resting_.exchange(false))
+    return;
+  pollfd waiting{descriptor_, POLLIN, 0};
+  if (::poll(&waiting, 1, 0) != 0)
+    on_readable();
+}
+
+// Another thread may be closing the device, until this leaves the list.
 inline void device_watch::stop() {
-  leave();
-  device_.listeners().remove(*this);
+  listeners_->remove(*this);
+  channel_.stop();
 }
 
 inline void device_watch::on_event(const ibv_async_event& event,
                                    notified_objects& notified) noexcept {
   service_.broadcast(*this, event, notified);
+}
+
+inline void device_watch::on_closing() noexcept {
+  channel_.stop();
+  over_.store(true);
 }
 
 inline void device_watch::on_readable() {
@@ -99,11 +142,15 @@ inline void device_watch::reader::execute(void* owner, scheduled_operation* base
     watch.read_events();
 }
 
+// The last owners of the device may be withheld objects.
 inline void device_watch::read_events() noexcept {
   queued_.store(false);
-  while (device_.listeners().read(device_.native_handle()))
+  const std::shared_ptr<device::impl> opened = listeners_->opened();
+  if (!opened)
+    return;
+  while (!resting_.load() && listeners_->read(verbs_))
     continue;
-  if (device_.is_removed())
+  if (is_removed(*opened))
     release_withheld(); // verbs may have failed before the kernel had destroyed their objects
 }
 

@@ -2,13 +2,29 @@
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/error.hpp>
 
+#include "core/described_error.hpp"
+
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma {
 namespace {
 
 namespace errc = boost::system::errc;
+
+// Categories of one id compare equal (boost::system::error_category).
+constexpr unsigned long long library_id = 0x6a3f91d2'5c8e07b4;
+
+std::string names_of_devices() {
+  std::string all;
+  for (const auto& d : device::list())
+    all += (all.empty() ? "" : ", ") + d.name;
+  return all.empty() ? "there is none" : "there are: " + all;
+}
 
 // Returns the best address of each device.
 std::string usable_addresses() {
@@ -26,8 +42,13 @@ std::string usable_addresses() {
                      : "use the address of one: " + all;
 }
 
-class library_category_type final : public boost::system::error_category {
+class library_category_type : public boost::system::error_category {
+protected:
+  ~library_category_type() = default;
+
 public:
+  library_category_type() noexcept : error_category(library_id) {}
+
   const char* name() const noexcept override { return "asio_rdma"; }
 
   std::string message(int value) const override {
@@ -37,7 +58,7 @@ public:
              "(rdma link shows them; a software device is made by "
              "'rdma link add rxe0 type rxe netdev <interface>')";
     case error::device_not_found:
-      return "no RDMA device of that name (ibv_devices lists them)";
+      return "no RDMA device of that name; " + names_of_devices();
     case error::device_permission:
       return "the RDMA device's file may not be opened (check the permissions of "
              "/dev/infiniband/uverbs* and rdma_cm)";
@@ -47,11 +68,12 @@ public:
       return "the RDMA device was removed (open the device that replaces it), or its driver "
              "failed a call (EIO)";
     case error::memory_limit:
-      return "memory could not be registered within the limit on locked memory "
+      return "memory could not be registered; it may exceed the limit on locked memory "
              "(raise it: ulimit -l unlimited, or memlock in limits.conf)";
     case error::no_gid:
       return "the RDMA device's port has no GID for that address "
-             "(is the address assigned to the device's network interface?)";
+             "(is the address assigned to the device's network interface?); " +
+             usable_addresses();
     case error::wrong_device:
       return "the address belongs to another RDMA device than the queue pair";
     case error::loopback_address:
@@ -105,6 +127,23 @@ public:
              "(close some of those, or raise shared_receives_options::receives)";
     case error::shared_receives_closed:
       return "the receives that this and others shared have been closed";
+    case error::peer_out_of_memory:
+      return "the peer has no memory for the message, or for the memory requested "
+             "(raise its memory_pool_options::limit, or its limit on locked memory)";
+    case error::peer_message_limit:
+      return "the message is longer than the peer accepts "
+             "(raise its connection_options::max_message)";
+    case error::device_file_missing:
+      return "the RDMA device's file is missing in /dev/infiniband "
+             "(a container needs it: docker run --device=/dev/infiniband)";
+    case error::provider_missing:
+      return "libibverbs has no provider for the RDMA device "
+             "(install it: ibverbs-providers on Debian, libibverbs on Fedora)";
+    case error::module_missing:
+      return "a module of the kernel is not loaded (modprobe ib_uverbs rdma_ucm)";
+    case error::peer_access_refused:
+      return "this side's RDMA device has refused a request of the peer's (a key or a range that "
+             "the peer may not access, or a request that is not valid)";
     }
     return "unknown asio_rdma error";
   }
@@ -113,6 +152,9 @@ public:
     switch (static_cast<error>(value)) {
     case error::no_device:
     case error::device_not_found:
+    case error::device_file_missing:
+    case error::provider_missing:
+    case error::module_missing:
       return make_error_condition(errc::no_such_device);
     case error::device_permission:
       return make_error_condition(errc::permission_denied);
@@ -122,7 +164,10 @@ public:
       return make_error_condition(errc::io_error);
     case error::memory_limit:
     case error::pool_limit:
+    case error::peer_out_of_memory:
       return make_error_condition(errc::not_enough_memory);
+    case error::peer_message_limit:
+      return make_error_condition(errc::message_size);
     case error::no_gid:
     case error::loopback_address:
       return make_error_condition(errc::address_not_available);
@@ -159,10 +204,46 @@ public:
     case error::lease_expired:
     case error::lease_revoked:
     case error::rights_refused:
+    case error::peer_access_refused:
       return make_error_condition(errc::permission_denied);
     }
     return boost::system::error_category::default_error_condition(value);
   }
+};
+
+class plain_category final : public library_category_type {};
+
+// The category of one error with a text of its own.
+class described_category final : public library_category_type {
+public:
+  explicit described_category(std::string text) : text_(std::move(text)) {}
+
+  std::string message(int) const override { return text_; }
+
+private:
+  std::string text_;
+};
+
+// Error codes point to their categories, so the texts are never released.
+class descriptions {
+public:
+  // Null if there are too many.
+  const boost::system::error_category* find(error e, const std::string& text) {
+    const std::pair key(static_cast<int>(e), text);
+    const std::lock_guard guard(mutex_);
+    const auto found = made_.find(key);
+    if (found != made_.end())
+      return found->second.get();
+    if (made_.size() == most)
+      return nullptr;
+    return made_.emplace(key, std::make_unique<described_category>(text)).first->second.get();
+  }
+
+private:
+  static constexpr std::size_t most = 1000;
+
+  std::mutex mutex_;
+  std::map<std::pair<int, std::string>, std::unique_ptr<described_category>> made_;
 };
 
 class completion_category_type final : public boost::system::error_category {
@@ -173,6 +254,9 @@ public:
     switch (static_cast<ibv_wc_status>(value)) {
     case IBV_WC_LOC_LEN_ERR:
       return "a received message is longer than the buffer posted for it";
+    case IBV_WC_LOC_QP_OP_ERR:
+      return "the device could not use a buffer of this side (rxe and siw report so: a wrong local "
+             "key or a closed region; rxe: a receive that is shorter than the message, too)";
     case IBV_WC_LOC_PROT_ERR:
       return "a local buffer is not within registered memory of that key and access";
     case IBV_WC_RNR_RETRY_EXC_ERR:
@@ -182,9 +266,11 @@ public:
     case IBV_WC_REM_ACCESS_ERR:
       return "the peer's memory refused the access (key, range or rights)";
     case IBV_WC_REM_INV_REQ_ERR:
-      return "the peer's queue pair refused the request (operation or length)";
+      return "the peer's queue pair refused the request (an operation that it does not "
+             "permit, or a message longer than its receive)";
     case IBV_WC_REM_OP_ERR:
-      return "the peer could not complete the operation";
+      return "the peer could not complete the operation (its receive has an invalid buffer, or on "
+             "rxe too small a one)";
     case IBV_WC_MW_BIND_ERR:
       return "binding the memory window failed (range, rights or key)";
     default:
@@ -229,7 +315,7 @@ public:
 } // namespace
 
 const boost::system::error_category& library_category() noexcept {
-  static const library_category_type instance;
+  static const plain_category instance;
   return instance;
 }
 
@@ -238,6 +324,16 @@ const boost::system::error_category& completion_category() noexcept {
   return instance;
 }
 
+error_code detail::described(error e, const std::string& text) {
+  static descriptions& all = *new descriptions; // never destroyed
+  const auto* const category = all.find(e, text);
+  return category != nullptr ? error_code(static_cast<int>(e), *category) : e;
+}
+
 void detail::throw_error(const error_code& ec, const char* what) { throw system_error(ec, what); }
+
+void detail::throw_error(const error_code& ec, const char* what, const std::string& object) {
+  throw system_error(ec, std::string(what) + ' ' + object);
+}
 
 } // namespace asio_rdma

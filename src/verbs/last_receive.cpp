@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 // A ConnectX-4 took up to 25 ms for one queue pair. Those that end together are reported one after
 // another, so each report gives the others the full time again.
-constexpr auto patience = 1s, longest = 10s;
+constexpr auto patience = 1s, longest_wait = 10s;
 // For a device that has missed an event and has never reported one.
 constexpr auto patience_in_vain = 50ms;
 // rxe of Linux 6.1 reports no such event.
@@ -25,13 +25,13 @@ constexpr std::chrono::milliseconds between_looks(1);
 } // namespace
 
 last_receive::last_receive(const device& d, const ibv_qp* qp) : device_(d), qp_(qp) {
-  device_.listeners().add(*this);
+  device_.listeners().add(qp_, *this);
 }
 
-last_receive::~last_receive() { device_.listeners().remove(*this); }
+last_receive::~last_receive() { device_.listeners().remove(qp_, *this); }
 
 void last_receive::on_event(const ibv_async_event& event, notified_objects&) noexcept {
-  if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED && event.element.qp == qp_)
+  if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
     reached_.store(true);
 }
 
@@ -42,7 +42,7 @@ last_receive::clock::time_point last_receive::deadline(clock::time_point waits_s
   const device_listeners& listeners = device_.listeners();
   const clock::time_point reported = listeners.last_receive_reported_at();
   if (reported != clock::time_point{})
-    return std::min(std::max(due_since_, reported) + patience, waits_since + longest);
+    return std::min(std::max(due_since_, reported) + patience, waits_since + longest_wait);
   if (listeners.last_receives_missed() == 0)
     return due_since_ + (keeps ? patience_with_rxe : patience);
   return due_since_ + (keeps ? 0ms : patience_in_vain);

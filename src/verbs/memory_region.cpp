@@ -2,6 +2,7 @@
 #include <asio_rdma/detail/verbs/flush.hpp>
 #include <asio_rdma/memory_region.hpp>
 
+#include "core/device_files.hpp"
 #include "verbs/withheld.hpp"
 
 #include <cerrno>
@@ -85,7 +86,7 @@ ibv_mr* register_dmabuf(Domain* pd, std::uint64_t offset, std::size_t bytes, std
 error_code registration_error(int value) {
   // The kernel returns ENOMEM if the pages would exceed RLIMIT_MEMLOCK (ibv_reg_mr(3)).
   if (value == ENOMEM)
-    return error::memory_limit;
+    return detail::locked_memory_error();
   return detail::system_error_code(value);
 }
 

@@ -71,7 +71,10 @@ bool bound_windows::free_all() noexcept {
   return all_.empty();
 }
 
-ibv_mw* native_handle(const memory_window_impl& window) noexcept { return window.native_handle(); }
+// Declared in a header of a higher folder, by which programs call it.
+[[gnu::visibility("default")]] ibv_mw* native_handle(const memory_window_impl& window) noexcept {
+  return window.native_handle();
+}
 
 std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, error_code& ec) {
   ec.clear();

@@ -32,6 +32,7 @@ struct wire_frame {
   frame_header header;
   std::vector<std::byte> bytes; ///< With the header.
   bool payload_of_operation;
+  bool fenced;
 };
 
 /// A `frame_link`, its driver and a device. The device consists of lists. Each pending action waits
@@ -60,6 +61,7 @@ public:
   std::map<std::uint32_t, std::vector<std::byte>> filled; ///< Receives that the link has.
   std::deque<wire_frame> wire;                            ///< To the peer; what was sent.
   std::deque<std::uint32_t> unsent;                       ///< SENDs to complete.
+  std::size_t frames_sent = 0;
   std::function<bool()> refuses_growth; ///< There is no memory for larger receives.
   error_code failure;
   bool closed = false;
@@ -174,8 +176,9 @@ protected:
     wire.push_back({h,
                     frame_of(h, of_operation ? payload_of(*a.frame)
                                              : std::span(a.frame->payload).first(h.length)),
-                    of_operation});
+                    of_operation, a.frame->fenced});
     unsent.push_back(a.slot);
+    ++frames_sent;
   }
 
   /// Carries out the next action of a part. Returns false if there is none.

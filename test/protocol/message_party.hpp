@@ -161,7 +161,12 @@ protected:
         pulls.back().into = &op;
         pulls.back().direct = true;
       } else {
-        must(read.insert(a.slot).second, "a message is the source of one READ at a time");
+        std::uint64_t before = 0;
+        for (const auto& [slot, bytes] : read)
+          before += bytes;
+        must(before <= most_read, "memory that is read ahead has a bound");
+        must(read.emplace(a.slot, a.memory.size).second,
+             "a message is the source of one READ at a time");
       }
       if (on_pull)
         on_pull(a.memory);

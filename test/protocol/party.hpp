@@ -138,6 +138,34 @@ public:
     }
     run();
   }
+  /// Recalls some grants, with a grace or none.
+  void recall(const chooser& pick) {
+    std::vector<std::uint32_t> all(grant_keys.begin(), grant_keys.end());
+    all.insert(all.end(), making.begin(), making.end());
+    recall_op& op = make(recalls);
+    for (std::uint32_t n = pick(4); n != 0 && !all.empty(); --n) {
+      const auto i = all.begin() + pick(static_cast<std::uint32_t>(all.size()));
+      op.grants.push_back(*i);
+      all.erase(i);
+    }
+    const auto grace = pick(3) == 0 ? no_lease : std::chrono::microseconds(pick(1000));
+    for (const std::uint32_t id : op.grants) {
+      const auto until = grace == no_lease ? protocol_clock::time_point::max() : now + grace;
+      const auto [at, is_new] = recalled_until.emplace(id, until);
+      at->second = std::min(at->second, until);
+      if (!grant_keys.contains(id))
+        unheard.insert(id);
+    }
+    grants.recall(op, grace, now);
+    run();
+  }
+  void cancel_recall(const chooser& pick) {
+    if (recall_op* const op = some_of(recalls, pick); op != nullptr && grants.cancel(*op)) {
+      end(*op);
+      recalls.erase(op);
+    }
+    run();
+  }
   std::uint32_t some_lease(const chooser& pick) const {
     if (my_leases.empty())
       return 0;
@@ -158,7 +186,7 @@ public:
   /// Performs one of all the actions that an application may do.
   void act(const chooser& pick) {
     const std::chrono::microseconds lease(std::uint64_t(1) << pick(24));
-    switch (pick(20)) {
+    switch (pick(21)) {
     case 0:
     case 1:
     case 2:
@@ -194,6 +222,8 @@ public:
       return pick(4) == 0 ? cancel_region(pick) : receive_region();
     case 18:
       return release_lease(some_lease(pick));
+    case 19:
+      return pick(4) == 0 ? cancel_recall(pick) : recall(pick);
     default:
       return pick(4) == 0 ? revoke(pick) : let_go(pick);
     }
@@ -239,6 +269,13 @@ private:
       auto* const op = static_cast<lend_op*>(a.lend);
       end(*op);
       lends.erase(op);
+    } else if (a.what == grant_action::kind::recalled) {
+      auto* const op = static_cast<recall_op*>(a.recall);
+      end(*op);
+      must(op->grants.empty() && op->unconfirmed <= op->count, "a recall ends with its grants");
+      recalled += op->count;
+      yielded += op->count - op->unconfirmed;
+      recalls.erase(op);
     } else if (lease_request* const r = leases.next()) {
       auto* const op = static_cast<lease_op*>(r);
       end(*op);
@@ -267,6 +304,7 @@ private:
   op_set<lend_op> lends;
   op_set<lease_op> asked;
   op_set<region_op> region_waits;
+  op_set<recall_op> recalls;
   std::map<std::uint32_t, std::uint64_t> making_bytes;
 };
 

@@ -10,6 +10,7 @@
 
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,7 @@ using receive_op = op_of<message_in>;
 using lend_op = op_of<lend_request>;
 using lease_op = op_of<lease_request>;
 using region_op = op_of<region_receive>;
+using recall_op = op_of<recall_request>;
 
 /// The operations of one kind that a party has started.
 template <class Op>
@@ -88,7 +90,8 @@ struct party_state {
     bool direct;
   };
   std::vector<pull> pulls;
-  std::set<std::uint32_t> read; // the memory of pulls that are not direct
+  std::map<std::uint32_t, std::uint64_t> read; // the memory of pulls that are not direct: sizes
+  std::uint64_t most_read = std::numeric_limits<std::uint64_t>::max(); // see `message_options`
   std::vector<send_op*> preparing;
   bool idle_asked = false;
   std::vector<std::uint32_t> making, ending;
@@ -96,7 +99,14 @@ struct party_state {
   std::set<std::uint32_t> grant_keys;          // keys by which the peer may access
   std::set<std::uint32_t> revoked;
   std::set<std::uint32_t> unheard; // revoked while their keys were being made
+  std::map<std::uint32_t, protocol_clock::time_point> recalled_until; // with the end of the grace
   std::set<std::uint32_t> my_leases;
+
+  /// Whether a grant was revoked, or the grace of its recall is over.
+  bool may_have_ended(std::uint32_t grant, protocol_clock::time_point now) const {
+    const auto i = recalled_until.find(grant);
+    return revoked.contains(grant) || (i != recalled_until.end() && i->second <= now);
+  }
 
   // Records.
   std::map<std::uint32_t, std::uint64_t> sent_sizes; // by sequence
@@ -104,6 +114,7 @@ struct party_state {
   std::vector<std::pair<std::uint32_t, std::uint64_t>> received; // sequence and size, in order
   std::vector<std::uint32_t> noticed;
   std::size_t ended_ops = 0, made_ops = 0, regions = 0, granted = 0, failed_sends = 0;
+  std::size_t recalled = 0, yielded = 0; // grants that recalls have ended, and those confirmed
   bool honest_peer = true;               // its keys of long messages are their numbers
   std::size_t direct = 0, abandoned = 0; // messages read to the receiver's own memory
   std::size_t gathered = 0;              // messages received that shared a frame

@@ -19,15 +19,19 @@ inline void must(bool holds, const char* what) {
   std::abort();
 }
 
+/// The seed of the first world: ASIO_RDMA_SIMULATION_SEED, or 1.
+inline std::uint32_t first_seed() {
+  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
+  return first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
+}
+
 /// Plays worlds of successive seeds until `steps` steps have been made. The environment variable
-/// ASIO_RDMA_SIMULATION_STEPS changes the number of steps, ASIO_RDMA_SIMULATION_SEED the first seed
-/// (default 1).
+/// ASIO_RDMA_SIMULATION_STEPS changes the number of steps.
 template <class World, class Totals>
 Totals simulate(std::size_t steps) {
   if (const char* const wanted = std::getenv("ASIO_RDMA_SIMULATION_STEPS"))
     steps = std::strtoull(wanted, nullptr, 10);
-  const char* const first = std::getenv("ASIO_RDMA_SIMULATION_SEED");
-  std::uint32_t seed = first != nullptr ? static_cast<std::uint32_t>(std::atol(first)) : 1;
+  std::uint32_t seed = first_seed();
   Totals t;
   while (t.steps < steps) {
     run_seed = seed++;

@@ -2,8 +2,10 @@
 // Habits of adapters: how queue pairs end, how connecting is refused, how a device is removed.
 #include "catch.hpp"
 #include "device/adapters/adapter.hpp"
+#include "device/adapters/every_receive.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/streams/stream_support.hpp"
+#include "link/shared_receives_impl.hpp"
 
 #include <boost/asio/detached.hpp>
 
@@ -33,7 +35,7 @@ ibv_ece features_of(const queue_pair& qp) {
 
 TEST_CASE("connections that end on an adapter leave as many shared receives as there were",
           "[h1]") {
-  const adapter a("mlx5");
+  const adapter a("mlx5,taken_receives=1");
   talk t({}, shared_receives_options{});
   const shared_receives of_a(t.io, t.pool), of_b(t.io, t.pool);
   for (int i = 0; i < 40; ++i) {
@@ -53,17 +55,22 @@ TEST_CASE("connections that end on an adapter leave as many shared receives as t
     REQUIRE(of_b.statistics().posted == of_b.options().receives);
     REQUIRE(of_a.statistics().posted == of_a.options().receives);
   }
+  for (const shared_receives* r : {&of_a, &of_b}) {
+    const std::uint32_t all = r->options().receives;
+    CHECK(count_receives(t.io, t.pd, t.dev, r->impl()->queue(), all + 1) == all);
+  }
 }
 
-TEST_CASE("a small READ is in its memory when it completes", "[h4]") {
-  const adapter a("mlx5"); // copies it while the completion is polled
+TEST_CASE("a small READ is in its memory before its completion is polled", "[h4]") {
+  const adapter a("mlx5"); // would copy it while it is polled if all requests were signaled
   pair p;
   p.mb.put(0, "12345678");
   sent s;
-  p.a.async_read(p.ma.buffer(100, 8), p.mb.remote(0, 8), s.handler());
+  p.a.async_read(p.ma.buffer(104, 8), p.mb.remote(0, 8), s.handler());
+  until({}, [&] { return p.ma.text(104, 8) == "12345678"; });
+  CHECK_FALSE(s.done());
   p.until([&] { return s.done(); });
   CHECK(s.succeeded());
-  CHECK(p.ma.text(100, 8) == "12345678");
 }
 
 TEST_CASE("the administrator's type of service is the traffic class of both queue pairs", "[h2]") {
@@ -204,6 +211,40 @@ TEST_CASE("connecting that takes long blocks nothing else of the context", "[h17
   CHECK_FALSE(slow_one.done());
   m.until([&] { return slow_one.done() && slow_one_accepted.done(); });
   CHECK(slow_one.succeeded());
+}
+
+TEST_CASE("a device that does not answer a READ ends what waits for it") {
+  const adapter a("plain,delay=read:all:600s");
+  connection_options options;
+  options.read_timeout = std::chrono::milliseconds(50);
+  options.keep_alive = {};
+  SECTION("a connection that reads an offered message") {
+    talk t(options, options);
+    const std::uint64_t idle = t.pool.statistics().bytes_in_use;
+    sent s;
+    outcome<message> r;
+    t.b.async_receive(r.handler());
+    t.a.async_send(asio::buffer(pattern(1 << 20, 1)), s.handler());
+    t.until([&] { return r.done() && s.done(); });
+    CHECK(r.ec == asio::error::timed_out);
+    CHECK(s.ec);
+    t.b.close();
+    t.a.close();
+    CHECK(t.pool.statistics().bytes_in_use < idle);
+  }
+  SECTION("a stream that reads offered bytes") {
+    stream_options of_stream;
+    of_stream.read_timeout = options.read_timeout;
+    of_stream.keep_alive = {};
+    stream_pair p(of_stream, of_stream);
+    const registered_buffer bytes = p.pool.allocate(1 << 20);
+    const registered_buffer into = p.pool.allocate(1 << 20);
+    sent w, r;
+    asio::async_read(p.b, mutable_buffer(into), r.handler());
+    p.a.async_write_some(bytes, w.handler());
+    p.until([&] { return r.done() && w.done(); });
+    CHECK(r.ec == asio::error::timed_out);
+  }
 }
 
 } // namespace test::adapter_habits_tests

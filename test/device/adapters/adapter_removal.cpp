@@ -5,15 +5,18 @@
 #include "device/connection/connection_support.hpp"
 #include "device/streams/stream_support.hpp"
 #include "device/support/pair.hpp"
+#include "verbs/device_listeners.hpp"
 
 #include <asio_rdma/device_events.hpp>
 
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 
 #include <atomic>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -48,6 +51,17 @@ struct carried {
   int running = 0;
   int steps = 0;
   std::vector<error_code> errors;
+};
+
+/// Whether a device has been closed, with all that uses it.
+struct closing final : detail::device_listener {
+  explicit closing(const device& d) : of(d.listeners().shared_from_this()) { of->add(*this); }
+  ~closing() { of->remove(*this); }
+  void on_event(const ibv_async_event&, detail::notified_objects&) noexcept override {}
+  void on_closing() noexcept override { done = true; }
+
+  std::shared_ptr<detail::device_listeners> of;
+  bool done = false;
 };
 
 } // namespace
@@ -190,6 +204,49 @@ TEST_CASE("memory that an adapter keeps during its removal is free afterwards", 
   p.until([&] { return event.done(); });
   p.drain();
   CHECK(pool.statistics().blocks_in_use == 0);
+}
+
+TEST_CASE("memory that an adapter keeps is free after the removal, although the program has closed "
+          "everything",
+          "[h6]") {
+  const adapter a("mlx5");
+  asio::io_context io(1);
+  const auto work = asio::make_work_guard(io); // of something else
+  std::optional<closing> closes;
+  std::optional<memory_pool> pool;
+  {
+    const device dev = open_device();
+    closes.emplace(dev);
+    const protection_domain pd(dev);
+    pool.emplace(pd);
+    queue_pair qp(io, pd);
+    got r;
+    auto memory = pool->allocate(64);
+    qp.async_receive(memory, r.handler());
+    SECTION("it refuses to destroy the queue pair") {
+      soft_set("mlx5,removal=60s,event=now:device_fatal");
+      qp.close();
+      until(io, [&] { return r.done(); });
+      CHECK(r.ec == error::device_keeps_memory);
+      memory = {};
+      CHECK(pool->statistics().blocks_in_use == 1);
+    }
+    SECTION("it refuses to deregister the memory") {
+      qp.close();
+      until(io, [&] { return r.done(); });
+      CHECK(r.ec == asio::error::operation_aborted);
+      memory = {};
+      CHECK(pool->statistics().blocks_in_use == 0);
+      soft_set("mlx5,removal=60s,event=now:device_fatal");
+      pool.reset();
+    }
+  }
+  CHECK_FALSE(closes->done);
+  remove(); // at once
+  if (pool)
+    until(io, [&] { return pool->statistics().blocks_in_use == 0; });
+  pool.reset();
+  until(io, [&] { return closes->done; });
 }
 
 TEST_CASE("an adapter is removed at any moment of messages and streams", "[h6]") {

@@ -247,7 +247,8 @@ TEST_CASE("a receive whose memory is being written takes nothing when it is canc
   }
 }
 
-TEST_CASE("total cancels the renewal of a region, and does not cancel a loan or a return") {
+TEST_CASE("total cancels the renewal of a region, and does not cancel a loan, a return or a "
+          "revocation") {
   const auto lease = [](narrow& t) {
     outcome<remote_region> granted;
     t.ask(granted, [&](auto h) {
@@ -272,6 +273,20 @@ TEST_CASE("total cancels the renewal of a region, and does not cancel a loan or 
            t.a.async_send_region(t.own, c.handler());
          }},
         nothing);
+  check({"revoke", fate::let_go,
+         [](narrow& t, twice& c) {
+           t.b.async_revoke(std::chrono::minutes(1), c.handler());
+         }},
+        lease);
+  check({"revoke at all connections", fate::let_go,
+         [](narrow& t, twice& c) {
+           async_revoke(t.io.get_executor(), t.own, std::chrono::minutes(1), c.handler());
+         }},
+        [](narrow& t) {
+          outcome<void> lent;
+          t.ask(lent, [&](auto h) { t.b.async_send_region(t.own, h); });
+          t.settle();
+        });
 }
 
 TEST_CASE("total does not end the wait for the peer's goodbye once this side's goodbye is sent") {

@@ -2,10 +2,14 @@
 // Requests that an acceptor rejects or does not accept.
 #include "catch.hpp"
 #include "connecting/acceptor_impl.hpp"
+#include "connection/connection_impl.hpp"
 #include "device/connecting/cm_support.hpp"
 #include "device/connecting/silent_connector.hpp"
 
+#include <asio_rdma/connection.hpp>
+
 #include <array>
+#include <functional>
 #include <list>
 #include <memory>
 
@@ -148,6 +152,8 @@ TEST_CASE("more requests than the backlog are rejected") {
       c.connected.handler()(ec, std::move(info));
     });
   m.until([&] { return ended >= 3; });
+  CHECK(m.listener->statistics().refused_backlog == 3);
+  CHECK(m.listener->statistics().waiting == 1);
   m.accept();
   m.until([&] { return ended == 4 && m.accepted.done(); });
   int succeeded = 0;
@@ -270,6 +276,102 @@ TEST_CASE("a connector that does not continue after its request") {
   CHECK(m.carries("the next"));
 }
 
+TEST_CASE("silent connectors give way to others, and cost the memory of few connections") {
+  const connections_check nothing_left;
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("accepting is the last step");
+  constexpr std::size_t most = 4, accepts = 6;
+  const memory_pool pool(m.pd);
+  asio_rdma::connection good(m.io);
+  good.open(pool);
+  const std::size_t each = pool.statistics().bytes_in_use;
+  acceptor listener(m.io, {device_address(m.dev), 0},
+                    acceptor_options().set_handshakes(most).set_patience(milliseconds(1)));
+  accept_options o;
+  o.timeout = milliseconds(2000); // 100 ms for each of 20 competitors
+  std::list<asio_rdma::connection> served;
+  std::function<void()> accept = [&] {
+    listener.async_accept<asio_rdma::connection>(pool, connection_options(), o,
+                                                 [&](error_code ec, asio_rdma::connection c) {
+                                                   if (ec == asio::error::operation_aborted)
+                                                     return;
+                                                   CHECK_FALSE(ec);
+                                                   served.push_back(std::move(c));
+                                                   accept();
+                                                 });
+  };
+  for (std::size_t i = 0; i < accepts; ++i)
+    accept();
+  std::list<queue_pair> numbers; // the kernel refuses a second request of one queue pair as stale
+  std::list<silent_connector> silent;
+  for (int i = 0; i < 16; ++i)
+    silent.emplace_back(listener.local_endpoint(),
+                        *numbers.emplace_back(m.io, m.pd).native_handle(), good.impl()->hello());
+  m.until([&] { return listener.statistics().requests == silent.size(); });
+  CHECK(listener.statistics().handshakes == most);
+  CHECK(listener.statistics().waiting + most == silent.size());
+  m.initiator->async_connect(good, listener.local_endpoint(), m.connected.handler());
+  m.until([&] {
+    CHECK(listener.statistics().handshakes <= most);
+    if (listener.statistics().accepted == 0)
+      CHECK(pool.statistics().bytes_in_use <= (accepts + 1) * each);
+    return m.connected.done();
+  });
+  INFO(describe(m.connected.ec));
+  CHECK(m.connected.succeeded());
+  m.until([&] { return served.size() == 1; });
+  const acceptor_statistics s = listener.statistics();
+  CHECK(s.accepted == 1);
+  CHECK(s.gave_way != 0);
+  CHECK(s.gave_way < silent.size()); // a new connector does not wait for all of them
+  CHECK(s.aborted == 0);
+  listener.close();
+}
+
+TEST_CASE("on iWARP, connectors that do not speak give way to others") {
+  meeting m;
+  if (m.dev.type() != transport::iwarp)
+    return not_on_this_device("a handshake that ends with the first frame");
+  constexpr std::size_t most = 2;
+  const memory_pool pool(m.pd);
+  asio_rdma::connection good(m.io);
+  good.open(pool);
+  acceptor listener(m.io, {device_address(m.dev), 0},
+                    acceptor_options().set_handshakes(most).set_patience(milliseconds(1)));
+  accept_options o;
+  o.timeout = milliseconds(500);
+  std::list<asio_rdma::connection> served;
+  std::function<void()> accept = [&] {
+    listener.async_accept<asio_rdma::connection>(pool, connection_options(), o,
+                                                 [&](error_code ec, asio_rdma::connection c) {
+                                                   if (ec == asio::error::operation_aborted)
+                                                     return;
+                                                   CHECK_FALSE(ec);
+                                                   served.push_back(std::move(c));
+                                                   accept();
+                                                 });
+  };
+  accept();
+  connect_options how;
+  how.data = good.impl()->hello();
+  std::list<caller> silent;
+  for (std::size_t i = 0; i < 3 * most; ++i) {
+    silent.emplace_back(m.io, m.pd);
+    m.initiator->async_connect(silent.back().qp, listener.local_endpoint(), how,
+                               silent.back().connected.handler());
+  }
+  m.until([&] { return served.size() == most; });
+  outcome<void> ended;
+  served.front().async_wait_disconnect(ended.handler());
+  m.initiator->async_connect(good, listener.local_endpoint(), m.connected.handler());
+  m.until([&] { return m.connected.done() && ended.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(ended.ec == asio::error::timed_out);
+  m.until([&] { return listener.statistics().handshakes <= most; });
+  listener.close();
+}
+
 TEST_CASE("a connector that gives up before it is accepted") {
   meeting m;
   if (m.dev.type() == transport::iwarp)
@@ -290,7 +392,7 @@ TEST_CASE("an acceptor whose device is removed") {
   meeting m;
   const auto impl =
       std::make_shared<detail::acceptor_impl>(detail::cm_service::of(m.io), m.io.get_executor());
-  REQUIRE_FALSE(impl->open({device_address(m.dev), 0}, 1));
+  REQUIRE_FALSE(impl->open({device_address(m.dev), 0}, acceptor_options()));
   const detail::io_executor<asio::any_io_executor> io(m.io.get_executor());
   const auto accept = [&](connection& result) {
     auto handler = result.handler();

@@ -6,8 +6,15 @@
 
 #include <sys/mman.h>
 
+#include <boost/asio/read.hpp>
+
 #include <array>
+#include <concepts>
+#include <iterator>
+#include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace test::connection_buffers_tests {
 namespace {
@@ -37,6 +44,75 @@ private:
 };
 
 } // namespace
+
+// A message is a sequence of one constant buffer, and no container of bytes.
+static_assert(asio::is_const_buffer_sequence<message>::value);
+static_assert(!asio::is_mutable_buffer_sequence<message>::value);
+static_assert(const_buffer_sequence<message>);
+static_assert(!mutable_buffer_sequence<message>);
+static_assert(std::bidirectional_iterator<message::const_iterator>);
+template <class T>
+using buffer_of = decltype(asio::buffer(std::declval<const T&>()));
+static_assert(std::derived_from<buffer_of<message>, asio::const_buffer>);
+static_assert(std::derived_from<buffer_of<registered_buffer>, asio::mutable_buffer>);
+
+TEST_CASE("a message is a buffer, and text") {
+  talk t;
+  sent first, second;
+  outcome<message> r;
+  t.a.async_send(asio::buffer(std::string_view("some text")), 7, first.handler());
+  t.b.async_receive(r.handler());
+  t.until([&] { return first.done() && r.done(); });
+  REQUIRE(r.succeeded());
+  const message& m = r.value;
+  CHECK(m.text() == "some text");
+  CHECK(asio::buffer(m).data() == m.payload.data());
+  CHECK(asio::buffer(m).size() == 9);
+  CHECK(asio::buffer(m.payload).data() == m.payload.data());
+  CHECK(asio::buffer(m.payload).size() == 9);
+  CHECK(asio::buffer_size(m) == 9);
+  std::string copy(9, ' ');
+  CHECK(asio::buffer_copy(asio::buffer(copy), m) == 9);
+  CHECK(copy == "some text");
+  CHECK(static_cast<asio_rdma::const_buffer>(m).lkey() == m.payload.lkey());
+  CHECK(message().text().empty());
+
+  outcome<message> back;
+  t.b.async_send(m, second.handler());
+  t.a.async_receive(back.handler());
+  t.until([&] { return second.done() && back.done(); });
+  CHECK(second.value == 9);
+  CHECK(back.value.text() == "some text");
+  CHECK_FALSE(back.value.immediate);
+}
+
+TEST_CASE("an operation keeps the message that it sends, without a copy") {
+  talk t;
+  message m{filled(t.pool, 200'000, 3), {}}; // longer than the receives: it is offered
+  const registered_buffer slice = m.payload.slice(0, 1);
+  sent send;
+  t.a.async_send(std::exchange(m, {}), send.handler());
+  CHECK(in_use(slice));
+  CHECK(m.size() == 0);
+  outcome<message> r;
+  t.b.async_receive(r.handler());
+  t.until([&] { return send.done() && r.done(); });
+  CHECK_FALSE(in_use(slice));
+  CHECK(is_pattern(r.value.payload.data(), 200'000, 3));
+
+  stream_pair s;
+  message bytes{filled(s.pool, 200'000, 4), {}};
+  const registered_buffer part = bytes.payload.slice(0, 1);
+  sent write, read;
+  s.a.async_write_some(std::exchange(bytes, {}), write.handler());
+  CHECK(in_use(part));
+  std::vector<std::uint8_t> got(200'000);
+  asio::async_read(s.b, asio::buffer(got), read.handler());
+  s.until([&] { return write.done() && read.done(); });
+  CHECK(write.value == 200'000);
+  CHECK_FALSE(in_use(part));
+  CHECK(is_pattern(got.data(), got.size(), 4));
+}
 
 TEST_CASE("registered memory of another protection domain is refused, and the connection lives") {
   connection_options o;
@@ -76,7 +152,7 @@ TEST_CASE("registered memory of another protection domain is refused by a stream
   stream_pair t;
   const protection_domain elsewhere(t.dev);
   const memory_pool pool(elsewhere);
-  const registered_buffer foreign = pool.allocate(100'000);
+  const registered_buffer foreign = pool.allocate(200'000);
   sent write, read;
   t.a.async_write_some(foreign, write.handler());
   t.b.async_read_some(foreign, read.handler());
@@ -96,7 +172,7 @@ TEST_CASE("registered memory of another protection domain is refused by a stream
 TEST_CASE("a message is received into buffers of 4 GiB and more") {
   talk t;
   const mapping large((std::size_t(1) << 32) + 4096);
-  const std::size_t bytes = GENERATE(std::size_t(10), std::size_t(5000), std::size_t(100'000));
+  const std::size_t bytes = GENERATE(std::size_t(10), std::size_t(5000), std::size_t(200'000));
   CAPTURE(bytes);
   sent s, r;
   t.b.async_receive(large.buffer(), r.handler());

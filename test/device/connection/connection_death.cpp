@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // A peer that is killed while every kind of operation of a connection waits for it.
 #include "catch.hpp"
+#include "connection/connection_impl.hpp"
 #include "device/connection/connection_support.hpp"
 #include "device/support/ending.hpp"
 #include "device/support/peer_process.hpp"
@@ -23,7 +24,6 @@ struct to_other_process {
     o.remote_memory.bytes = 1 << 20;
     o.gather = false; // each message takes a receive of the peer
     c.open(pool, o);
-    before = pool.statistics().blocks_in_use;
     test::connection accepted;
     listener.async_accept(c, accepted.handler());
     peer.emplace(listener.local_endpoint());
@@ -33,6 +33,7 @@ struct to_other_process {
     c.async_receive_region(region.handler());
     until([&] { return region.done(); });
     REQUIRE(region.succeeded());
+    before = pool.statistics().blocks_in_use; // with the receives
     there = std::get<remote_region>(region.value);
   }
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
@@ -218,6 +219,28 @@ TEST_CASE("operations that wait for a peer's process end with that process") {
   CHECK(!in_use(lent));
   registered = lent = {};
   t.gives_everything_back();
+}
+
+// On iWARP this side sends nothing before the connector has, not even a probe.
+TEST_CASE("a connector that sends nothing ends the connection on iWARP") {
+  meeting m;
+  const memory_pool pool(m.pd);
+  connection_options o;
+  o.keep_alive = std::chrono::milliseconds(100);
+  asio_rdma::connection served(m.io);
+  served.open(pool, o);
+  connect_options how;
+  how.data = served.impl()->hello();
+  m.listener->async_accept(served, m.accepted.handler());
+  m.initiator->async_connect(m.a, m.where(), how, m.connected.handler());
+  m.until([&] { return m.accepted.done() && m.connected.done(); });
+  REQUIRE(m.accepted.succeeded());
+  if (m.dev.type() != transport::iwarp)
+    return not_on_this_device("a side that must send first");
+  outcome<void> ended;
+  served.async_wait_disconnect(ended.handler());
+  m.until([&] { return ended.done(); });
+  CHECK(ended.ec == asio::error::timed_out);
 }
 
 } // namespace test::connection_death_tests

@@ -178,8 +178,7 @@ TEST_CASE("a stream over a Unix socket has no endpoints") {
   CHECK(a.remote_endpoint() == tcp::endpoint());
 }
 
-TEST_CASE("objects of different kinds do not fit: both sides report it, as by rdma_cm, and are "
-          "unchanged") {
+TEST_CASE("objects of different kinds do not fit: both sides report it, and are unchanged") {
   place p;
   queue_pair qp(p.io, p.pd);
   asio_rdma::connection c(p.io, p.pool), c2(p.io, p.pool);
@@ -204,15 +203,66 @@ TEST_CASE("objects of different kinds do not fit: both sides report it, as by rd
   CHECK(rb.ec == expected);
   if (connects(p, p.here, p.there, c, c2))
     one_message(p, c, c2, 100);
+}
 
-  // By rdma_cm the connecting side gets the same error.
-  acceptor listener(p.io, {device_address(p.dev), 0});
-  asio_rdma::connection c3(p.io, p.pool);
+TEST_CASE("by rdma_cm both sides learn that their objects are of different kinds") {
+  place p;
+  asio_rdma::stream s(p.io, p.pool);
+  acceptor listener(p.io);
+  CHECK(listener.statistics().refused_incompatible == 0);
+  listener.open({device_address(p.dev), 0});
   connector initiator(p.io);
-  test::connection accepted, connected;
+  test::connection accepted;
   listener.async_accept(s, accepted.handler());
-  initiator.async_connect(c3, listener.local_endpoint(), connected.handler());
-  p.until([&] { return connected.done(); });
+  std::uint64_t refused = 0;
+  const auto connects_to_none = [&](auto& object, const std::string& own) {
+    test::connection connected;
+    initiator.async_connect(object, listener.local_endpoint(), connected.handler());
+    p.until([&] { return connected.done(); });
+    INFO(describe(connected.ec));
+    CHECK(connected.ec == error::incompatible_peer);
+    CHECK(connected.ec.message().find("the peer has a stream and this side " + own) !=
+          std::string::npos);
+    CHECK(listener.statistics().refused_incompatible == ++refused);
+  };
+  asio_rdma::connection c(p.io, p.pool);
+  connects_to_none(c, "a connection");
+  const acceptor_statistics found = listener.statistics();
+  CHECK(found.last_incompatible.address() == device_address(p.dev));
+  CHECK(found.last_reason == error::incompatible_peer);
+  CHECK(found.last_reason.message().find("the peer has a connection and this side a stream") !=
+        std::string::npos);
+  CHECK(found.refused_backlog == 0);
+  CHECK(found.waiting == 0);
+  queue_pair qp(p.io, p.pd);
+  connects_to_none(qp, "a bare queue pair");
+  CHECK(listener.statistics().last_reason.message().find("this library's protocol") !=
+        std::string::npos);
+
+  CHECK_FALSE(accepted.done()); // it waits for a connector that fits
+  asio_rdma::stream fits(p.io, p.pool);
+  test::connection connected;
+  initiator.async_connect(fits, listener.local_endpoint(), connected.handler());
+  p.until([&] { return accepted.done() && connected.done(); });
+  CHECK(accepted.succeeded());
+  CHECK(listener.statistics().refused_incompatible == refused);
+}
+
+TEST_CASE("a request that the program has taken reports that its object does not fit") {
+  place p;
+  acceptor listener(p.io, {device_address(p.dev), 0});
+  connector initiator(p.io);
+  asio_rdma::connection c(p.io, p.pool);
+  asio_rdma::stream s(p.io, p.pool);
+  test::connection connected, accepted;
+  outcome<connection_request> request;
+  listener.async_wait_request(request.handler());
+  initiator.async_connect(c, listener.local_endpoint(), connected.handler());
+  p.until([&] { return request.done(); });
+  listener.async_accept(std::move(request.value), s, accepted.handler());
+  p.until([&] { return accepted.done() && connected.done(); });
+  CHECK(accepted.ec == error::incompatible_peer);
+  CHECK(accepted.ec.message().find("the peer has a connection") != std::string::npos);
   CHECK(connected.ec == error::incompatible_peer);
 }
 

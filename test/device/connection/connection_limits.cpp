@@ -5,6 +5,8 @@
 #include "device/connection/connection_support.hpp"
 #include "link/credits.hpp"
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/detached.hpp>
 
 #include <algorithm>
@@ -105,7 +107,7 @@ TEST_CASE("a message over the peer's limit is refused, and those around it arriv
   for (std::uint32_t i = 0; i < sizes.size(); ++i) {
     CAPTURE(i);
     if (sizes[i] > most) {
-      CHECK(sends[i].ec == asio::error::message_size);
+      CHECK(sends[i].ec == error::peer_message_limit);
       CHECK(sends[i].ec == errc::message_size);
       continue;
     }
@@ -130,7 +132,7 @@ TEST_CASE("a limit below the size of the receives holds, too") {
   t.a.async_send(asio::buffer(pattern(101, 1)), over.handler());
   t.a.async_send(asio::buffer(pattern(100, 2)), just.handler());
   t.until([&] { return over.done() && just.done() && r.done(); });
-  CHECK(over.ec == asio::error::message_size);
+  CHECK(over.ec == error::peer_message_limit);
   CHECK(just.succeeded());
   REQUIRE(r.succeeded());
   CHECK(r.value.size() == 100);
@@ -152,6 +154,7 @@ TEST_CASE("a message that the receiver has no memory for is refused, and the con
   t.a.async_send(const_buffer(own.buffer()), too_much.handler());
   t.a.async_send(asio::buffer(pattern(50'000, 3)), ok.handler());
   t.until([&] { return too_much.done() && ok.done() && r.done(); });
+  CHECK(too_much.ec == error::peer_out_of_memory); // not that of this side
   CHECK(too_much.ec == errc::not_enough_memory);
   CHECK(ok.succeeded());
   REQUIRE(r.succeeded());
@@ -160,6 +163,78 @@ TEST_CASE("a message that the receiver has no memory for is refused, and the con
   r = {};
   CHECK(t.lives());
   CHECK(t.pool.statistics().blocks_in_use == blocks);
+}
+
+TEST_CASE("long messages take a part of the pool only") {
+  memory_pool_options of_pool;
+  of_pool.limit = 128 << 20;
+  connection_options options;
+  options.max_receive_size = 0;
+  SECTION("of which the receiver has a part") {
+    constexpr std::size_t bytes = 1 << 20, count = 16;
+    options.pulls = count;
+    options.pull_bytes = 3 * bytes;
+    talk t(options, options, of_pool);
+    const test::memory own(t.pd, bytes, access::local_write);
+    const std::uint64_t idle = t.pool.statistics().bytes_in_use;
+    std::array<sent, count> sends;
+    std::size_t arrived = 0;
+    for (std::size_t i = 0; i < count; ++i)
+      t.b.async_receive([&](const error_code& ec, const message& m) {
+        CHECK(!ec);
+        CHECK(m.size() == bytes);
+        // Besides, the first message may be read, and messages have ended whose handlers wait.
+        CHECK(t.pool.statistics().bytes_in_use - idle <= options.pull_bytes + 6 * bytes);
+        ++arrived;
+      });
+    for (sent& s : sends)
+      t.a.async_send(const_buffer(own.buffer()), s.handler());
+    t.until([&] { return arrived == count && std::all_of(sends.begin(), sends.end(), is_done); });
+    CHECK(std::all_of(sends.begin(), sends.end(), [](const sent& s) { return s.succeeded(); }));
+  }
+  SECTION("so a longer one is refused, unless its receive has memory") {
+    options.pull_bytes = 1 << 20;
+    talk t(options, options, of_pool);
+    const auto longer = pattern((1 << 20) + 1, 2);
+    sent refused, taken, received;
+    outcome<message> none;
+    asio::cancellation_signal stop;
+    t.b.async_receive(asio::bind_cancellation_slot(stop.slot(), none.handler()));
+    t.a.async_send(asio::buffer(longer), refused.handler());
+    t.until([&] { return refused.done(); });
+    CHECK(refused.ec == error::peer_out_of_memory);
+    stop.emit(asio::cancellation_type::total);
+    t.until([&] { return none.done(); });
+    const registered_buffer into = t.pool.allocate(longer.size());
+    t.b.async_receive(into, received.handler());
+    t.a.async_send(asio::buffer(longer), taken.handler());
+    t.until([&] { return taken.done() && received.done(); });
+    CHECK(taken.succeeded());
+    REQUIRE(received.succeeded());
+    CHECK(is_pattern(into.data(), longer.size(), 2));
+  }
+  SECTION("and an eighth of the limit is left for other links") {
+    options.pull_bytes = of_pool.limit;
+    talk t(options, options, of_pool);
+    std::vector<registered_buffer> mine; // all but a quarter
+    while (t.pool.statistics().bytes_in_use < of_pool.limit / 4 * 3)
+      mine.push_back(t.pool.allocate(4 << 20));
+    const test::memory own(t.pd, 24 << 20, access::local_write);
+    sent refused;
+    outcome<message> none;
+    t.b.async_receive(none.handler());
+    t.a.async_send(const_buffer(own.buffer()), refused.handler());
+    t.until([&] { return refused.done(); });
+    CHECK(refused.ec == error::peer_out_of_memory);
+    asio_rdma::connection another(t.io);
+    error_code ec;
+    another.open(t.pool, options, ec);
+    CHECK(!ec);
+    sent small;
+    t.a.async_send(asio::buffer("small", 5), small.handler());
+    t.until([&] { return small.done() && none.done(); });
+    CHECK(none.succeeded());
+  }
 }
 
 TEST_CASE("a message longer than the buffers that wait for it is still there") {

@@ -30,6 +30,17 @@ bool talk::lives() {
   return s.succeeded() && r.succeeded() && r.value.size() == 11;
 }
 
+void talk::exchange(std::size_t bytes) {
+  const auto data = pattern(bytes, 3);
+  sent s;
+  outcome<message> r;
+  a.async_send(asio::buffer(data), s.handler());
+  b.async_receive(r.handler());
+  until([&] { return s.done() && r.done(); });
+  REQUIRE(s.succeeded());
+  REQUIRE(r.succeeded());
+}
+
 namespace {
 
 std::uint8_t value_at(std::size_t i, std::uint32_t seed) {

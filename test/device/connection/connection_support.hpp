@@ -21,6 +21,8 @@ struct talk {
   void until(const std::function<bool()>& condition) { test::until(io, condition); }
   /// Whether a message from a arrives at b.
   bool lives();
+  /// Sends a message from a, which b receives.
+  void exchange(std::size_t bytes);
   /// Returns when the bytes of completed writes of a are in b's memory: `pair::placed`.
   bool placed() { return talk::lives(); }
 

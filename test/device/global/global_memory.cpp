@@ -4,12 +4,16 @@
 #include "device/global/global_support.hpp"
 
 #include <boost/asio/awaitable.hpp>
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -73,6 +77,35 @@ static_assert(reads<cpu_atomic<word>> && !writes<cpu_atomic<word>> && !adds<cpu_
 static_assert(reads<shared_word<word>> && writes<shared_word<word>> && !adds<shared_word<word>>);
 
 } // namespace
+
+TEST_CASE("many requests to a node wait for the answers to earlier ones") {
+  world w;
+  constexpr std::size_t count = 300;
+  std::vector<outcome<remote_ptr<std::uint64_t>>> made(count);
+  asio::cancellation_signal signal;
+  for (std::size_t i = 0; i + 1 < count; ++i)
+    w.guest.async_allocate<std::uint64_t>(host_id, 0, made[i].handler());
+  w.guest.async_allocate<std::uint64_t>(
+      host_id, 0, asio::bind_cancellation_slot(signal.slot(), made.back().handler()));
+  signal.emit(asio::cancellation_type::total);
+  w.until([&] { return std::all_of(made.begin(), made.end(), [](auto& m) { return m.done(); }); });
+  std::set<std::uint64_t> places;
+  for (auto& m : made) {
+    CHECK(m.calls == 1);
+    if (&m == &made.back()) {
+      CHECK(m.ec == asio::error::operation_aborted);
+    } else {
+      REQUIRE(m.succeeded());
+      CHECK(places.insert(m.value.offset()).second);
+    }
+  }
+  std::vector<outcome<void>> freed(count - 1);
+  for (std::size_t i = 0; i < freed.size(); ++i)
+    w.guest.async_free(made[i].value, freed[i].handler());
+  w.until(
+      [&] { return std::all_of(freed.begin(), freed.end(), [](auto& f) { return f.done(); }); });
+  CHECK(std::all_of(freed.begin(), freed.end(), [](auto& f) { return f.succeeded(); }));
+}
 
 TEST_CASE("a pointer is followed to another node as one on the same machine") {
   world w;
@@ -315,7 +348,7 @@ TEST_CASE("memory is requested from the owner, and freed") {
     return w.ask<remote_ptr<word>>(
         [&](auto h) { w.guest.async_allocate<word>(node, segment, count, h); });
   };
-  CHECK(ask(host_id, 0, segment_bytes).ec == boost::system::errc::not_enough_memory);
+  CHECK(ask(host_id, 0, segment_bytes).ec == error::peer_out_of_memory);
   CHECK(ask(host_id, 0, UINT64_MAX).ec == boost::system::errc::not_enough_memory);
   CHECK(ask(host_id, 0, 0).ec == asio::error::invalid_argument);
   CHECK(ask(host_id, 1, 1).ec == asio::error::invalid_argument);

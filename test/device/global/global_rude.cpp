@@ -208,6 +208,32 @@ TEST_CASE("requests with invalid values are answered with the error") {
   CHECK(w.make<char>().offset() != 64); // the block is still the peer's
 }
 
+TEST_CASE("requests of a peer that takes no answers are not taken, and those of others are") {
+  world w;
+  connection_options options;
+  options.receives = 5; // the host's answers soon wait for its peer
+  rude r(w, options);
+  r.join();
+  constexpr std::size_t requests = 500;
+  const auto bytes = encode(of(kind::allocate));
+  std::vector<sent> sends(requests);
+  for (sent& s : sends)
+    r.link.async_send(asio::buffer(bytes), s.handler());
+  const auto taken = [&] {
+    return std::size_t(std::count_if(sends.begin(), sends.end(), [](auto& s) { return s.done(); }));
+  };
+  w.until([&] { return taken() >= 16; });
+  for (int i = 0; i < 500; ++i) // in each of their turns the host could take one of the peer's
+    w.make<char>();
+  CHECK(taken() < 100); // 16 that are answered, and those in the host's receives
+  for (std::size_t i = 0; i < requests; ++i) {
+    const auto answer = r.hear();
+    REQUIRE(answer);
+    REQUIRE(answer->status == global_message::result::ok);
+  }
+  w.until([&] { return taken() == requests; });
+}
+
 TEST_CASE("a peer that sends nothing is disconnected") {
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};

@@ -3,7 +3,7 @@
 // made for.
 #include "catch.hpp"
 #include "connection/connection_impl.hpp"
-#include "device/connection/connection_support.hpp"
+#include "device/leases/lender.hpp"
 #include "interposer/faults.hpp"
 
 #include <thread>
@@ -11,10 +11,6 @@
 
 namespace test::keys_tests {
 namespace {
-
-using arrival = outcome<std::variant<registered_buffer, remote_region>>;
-
-constexpr access read_write = access::remote_read | access::remote_write;
 
 /// A server with two clients in one protection domain. It grants memory to the first client.
 struct server_of_two : talk {
@@ -41,14 +37,7 @@ struct server_of_two : talk {
 
   /// Lends `memory` to the first client.
   remote_region lend() {
-    outcome<void> lent;
-    arrival r;
-    server.async_send_region(memory, read_write, lent.handler());
-    first.async_receive_region(r.handler());
-    until([&] { return lent.done() && r.done(); });
-    REQUIRE(lent.succeeded());
-    REQUIRE(r.succeeded());
-    return std::get<remote_region>(r.value);
+    return test::lend(server, first, memory, read_write, [this](auto done) { until(done); });
   }
   error_code write(asio_rdma::connection& by, const remote_buffer& to) {
     sent s;
@@ -210,7 +199,7 @@ TEST_CASE("a grant for which there is no memory window is refused, and the conne
   t.first.async_request_memory(64, r.handler());
   t.server.async_send_region(t.memory, lent.handler());
   t.until([&] { return r.done() && lent.done(); });
-  CHECK(r.ec == asio::error::no_memory);
+  CHECK(r.ec == error::peer_out_of_memory);
   CHECK(lent.ec == errc::not_enough_memory);
   CHECK(t.memory.try_write_access());
   CHECK(t.lives());

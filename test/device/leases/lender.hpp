@@ -32,6 +32,21 @@ inline remote_memory_options megabyte() {
   return m;
 }
 
+/// Lends memory of one connection to its peer. `until` runs their contexts.
+template <class Until>
+remote_region lend(asio_rdma::connection& from, asio_rdma::connection& to,
+                   const registered_buffer& memory, access rights, Until&& until,
+                   std::chrono::microseconds lease = std::chrono::microseconds::max()) {
+  outcome<void> s;
+  arrival r;
+  from.async_send_region(memory, rights, lease, s.handler());
+  to.async_receive_region(r.handler());
+  until([&] { return s.done() && r.done(); });
+  REQUIRE(s.ec == error_code());
+  REQUIRE(r.ec == error_code());
+  return std::get<remote_region>(r.value);
+}
+
 /// A talk in which a may use memory of b.
 struct lender : talk {
   explicit lender(const remote_memory_options& m = megabyte()) : talk({}, giving(m)) {
@@ -77,14 +92,8 @@ struct lender : talk {
   }
   remote_region lend(const registered_buffer& memory, access rights,
                      std::chrono::microseconds lease = std::chrono::microseconds::max()) {
-    outcome<void> s;
-    arrival r;
-    b.async_send_region(memory, rights, lease, s.handler());
-    a.async_receive_region(r.handler());
-    until([&] { return s.done() && r.done(); });
-    REQUIRE(s.ec == error_code());
-    REQUIRE(r.ec == error_code());
-    return std::get<remote_region>(r.value);
+    return test::lend(
+        b, a, memory, rights, [this](auto done) { until(done); }, lease);
   }
   /// Whether messages go both ways.
   bool lives() {

@@ -4,6 +4,9 @@
 #include "device/connection/connection_support.hpp"
 #include "device/leases/lender.hpp"
 
+#include <boost/asio/bind_cancellation_slot.hpp>
+#include <boost/asio/cancellation_signal.hpp>
+
 #include <algorithm>
 
 namespace test::regions_tests {
@@ -39,6 +42,49 @@ TEST_CASE("memory of the peer is requested, written, read and handed back") {
     CHECK(t.lives());
   }
   CHECK(t.in_use() == before);
+}
+
+TEST_CASE("a region carries a tag to the peer, and one back") {
+  lender t;
+  const registered_buffer memory = t.pool.allocate(100);
+  const auto form = GENERATE(range(0, 5));
+  CAPTURE(form);
+  constexpr std::uint64_t tag = 0x8000000100000002;
+  outcome<void> lent, given;
+  outcome<received_region> arrived, back;
+  if (form == 0)
+    t.b.async_send_region(memory, lent.handler());
+  else if (form == 1)
+    t.b.async_send_region(memory, tag, lent.handler());
+  else if (form == 2)
+    t.b.async_send_region(memory, access::remote_read, 1h, tag, lent.handler());
+  else
+    t.b.async_send_region(memory, 5, lent.handler());
+  asio::cancellation_signal cancel;
+  if (form == 4) { // the tag stays with the region
+    outcome<received_region> cancelled;
+    t.a.async_receive_region(asio::bind_cancellation_slot(cancel.slot(), cancelled.handler()));
+    t.until([&] { return lent.done(); });
+    cancel.emit(asio::cancellation_type::total);
+    t.until([&] { return cancelled.done(); });
+    if (!cancelled.ec) // it had arrived
+      return;
+  }
+  t.a.async_receive_region(arrived.handler());
+  t.until([&] { return lent.done() && arrived.done(); });
+  REQUIRE(arrived.ec == error_code());
+  CHECK(arrived.value.tag == (form == 0 ? 0 : form < 3 ? tag : 5));
+  const auto region = std::get<remote_region>(arrived.value);
+  CHECK(region.size() == 100);
+  if (form == 0)
+    t.a.async_send_region(region, given.handler());
+  else
+    t.a.async_send_region(region, tag + 1, given.handler());
+  t.b.async_receive_region(back.handler());
+  t.until([&] { return given.done() && back.done(); });
+  REQUIRE(back.ec == error_code());
+  CHECK(back.value.tag == (form == 0 ? 0 : tag + 1));
+  CHECK(std::get<registered_buffer>(back.value).data() == memory.data());
 }
 
 // The owner ends the key when it is notified. siw looks up the memory of each READ when it begins

@@ -372,4 +372,27 @@ TEMPLATE_TEST_CASE("a link that cannot be opened leaves nothing, and can be open
   CHECK(pool.statistics().blocks_in_use == 0);
 }
 
+TEST_CASE("a READ that is never answered ends its connection in time") {
+  connection_options options;
+  options.read_timeout = std::chrono::milliseconds(50);
+  options.keep_alive = {}; // it would complete requests, too
+  options.remote_memory.bytes = 4096;
+  const connections_check nothing_left;
+  talk t(options, options);
+  outcome<remote_region> there;
+  t.a.async_request_memory(4096, access::remote_read, there.handler());
+  t.until([&] { return there.done(); });
+  REQUIRE(there.succeeded());
+  faults::injector faults(t.dev.native_handle());
+  faults.hold_completions({nullptr, t.a.impl()->target_queue_pair()->native_handle()->qp_num});
+  std::array<char, 64> bytes;
+  sent read;
+  outcome<void> end;
+  t.a.async_read(asio::buffer(bytes), there.value, read.handler());
+  t.a.async_wait_disconnect(end.handler());
+  t.until([&] { return read.done() && end.done(); });
+  CHECK(read.ec == asio::error::timed_out);
+  CHECK(end.ec == asio::error::timed_out);
+}
+
 } // namespace test::link_faults_tests

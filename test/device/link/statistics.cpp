@@ -13,28 +13,14 @@
 #include <thread>
 
 namespace test::statistics_tests {
-namespace {
-
-void exchange_message(talk& t, std::size_t bytes) {
-  const auto data = pattern(bytes, 3);
-  sent s;
-  outcome<message> r;
-  t.a.async_send(asio::buffer(data), s.handler());
-  t.b.async_receive(r.handler());
-  t.until([&] { return s.done() && r.done(); });
-  REQUIRE(s.succeeded());
-  REQUIRE(r.succeeded());
-}
-
-} // namespace
 
 TEST_CASE("long messages and offers of a pool's memory register nothing if windows confine them",
           "[h3]") {
   talk t;
   stream_pair u;
-  exchange_message(t, 1000000);
+  t.exchange(1000000);
   for (int i = 0; i != 5; ++i) {
-    exchange_message(t, 1000000 + 1000 * static_cast<std::size_t>(i));
+    t.exchange(1000000 + 1000 * static_cast<std::size_t>(i));
     const registered_buffer lent = filled(u.pool, 1000000, 1);
     std::vector<char> to(lent.size());
     sent s, r;
@@ -110,9 +96,9 @@ TEST_CASE("memory that is not a pool's is registered for each long message", "[h
 TEST_CASE("a connection counts messages, bytes, long messages and remote operations") {
   talk t;
   CHECK(t.a.statistics().messages_sent == 0);
-  exchange_message(t, 0);
-  exchange_message(t, 1000);
-  exchange_message(t, 1000000);
+  t.exchange(0);
+  t.exchange(1000);
+  t.exchange(1000000);
   connection_statistics a = t.a.statistics();
   connection_statistics b = t.b.statistics();
   CHECK(a.messages_sent == 3);
@@ -214,7 +200,7 @@ TEST_CASE("another thread reads the figures while they grow") {
   while (!looked)
     std::this_thread::yield();
   for (int i = 0; i < 200; ++i)
-    exchange_message(t, 64);
+    t.exchange(64);
   over = true;
   reader.join();
   CHECK(grew);

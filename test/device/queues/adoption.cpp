@@ -16,6 +16,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 namespace test::adoption_tests {
@@ -72,6 +73,35 @@ TEST_CASE("a device that other code opened is adopted") {
   CHECK_FALSE(device(nullptr, owns, ec).is_open());
   CHECK(ec == asio::error::invalid_argument);
   CHECK_THROWS_AS(device(nullptr, owns), system_error);
+}
+
+TEST_CASE("all handles of an opened device are the same device") {
+  const resource_check nothing_left;
+  ibv_context* const context = ibv_open_device(open_device().native_handle()->device);
+  REQUIRE(context != nullptr);
+  const int descriptor = context->async_fd;
+  const bool taken = GENERATE(false, true);
+  {
+    std::optional<device> first(std::in_place, context, ownership::borrow);
+    const device second(context, taken ? ownership::take : ownership::borrow);
+    CHECK(*first == second);
+    CHECK(second != open_device());
+    asio::io_context io(1);
+    const completion_queue cq(io, *first);
+    const protection_domain pd(second);
+    error_code ec;
+    queue_pair a(io), b(io);
+    a.open(pd, cq, {}, ec);
+    CHECK_FALSE(ec); // no `error::wrong_device`
+    first.reset();
+    b.open(pd, cq);
+    connect(io, a, b);
+    std::array<char, 256> bytes{};
+    CHECK(carries(io, a, b, memory_region(pd, bytes.data(), bytes.size(), access::local_write)));
+  }
+  CHECK(is_descriptor(descriptor) != taken);
+  if (!taken)
+    CHECK(ibv_close_device(context) == 0);
 }
 
 TEST_CASE("a protection domain that other code created is adopted") {

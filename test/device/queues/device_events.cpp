@@ -310,6 +310,29 @@ TEST_CASE("waiting for a device's event is cancelled, and no event is lost") {
   CHECK_FALSE(events.is_open());
 }
 
+TEST_CASE("an event of a queue pair is reported to it and to waiting objects alone") {
+  pair p;
+  faults::injector faults(p.dev.native_handle());
+  int reports = 0;
+  const auto other = std::make_shared<at_event>(p.dev, [&reports] { ++reports; });
+  auto& service = detail::completion_service::of(p.io);
+  error_code ec;
+  REQUIRE(service.add(*other, ec));
+  device_events events(p.io, p.dev);
+  event of_port, of_queue_pair;
+  outcome<void> ended;
+  p.a.async_wait_disconnect(ended.handler());
+  events.async_wait_event(of_queue_pair.handler());
+  faults.raise_qp_event(p.a.native_handle(), IBV_EVENT_QP_FATAL);
+  p.until([&] { return of_queue_pair.done() && ended.done(); });
+  CHECK(reports == 0);
+  events.async_wait_event(of_port.handler());
+  faults.raise_port_event(IBV_EVENT_PORT_ERR, 1);
+  p.until([&] { return of_port.done(); });
+  CHECK(reports == 1);
+  service.remove(*other);
+}
+
 TEST_CASE("a fatal event of a queue pair ends its operations, and no others'") {
   pair p;
   faults::injector faults(p.dev.native_handle());
@@ -328,6 +351,18 @@ TEST_CASE("a fatal event of a queue pair ends its operations, and no others'") {
     CHECK(of_b.calls == 0);
     CHECK(p.b.state() == queue_pair_state::connected);
   }
+}
+
+TEST_CASE("an event that the peer has caused names the peer") {
+  pair p;
+  const auto type = GENERATE(IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR);
+  faults::injector faults(p.dev.native_handle());
+  outcome<void> disconnect;
+  p.a.async_wait_disconnect(disconnect.handler());
+  faults.raise_qp_event(p.a.native_handle(), type);
+  p.until([&] { return disconnect.done(); });
+  CHECK(disconnect.ec == error::peer_access_refused);
+  CHECK(disconnect.ec == errc::permission_denied);
 }
 
 TEST_CASE("a fatal event of the device ends everything") {

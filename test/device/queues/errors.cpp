@@ -339,6 +339,8 @@ TEST_CASE("a device that is not there, memory that cannot be registered") {
   error_code ec;
   device::open("no_such_device0", ec);
   CHECK(ec == error::device_not_found);
+  CHECK(ec.message().find("there are: ") != std::string::npos);
+  CHECK(ec.message().find(open_device().name()) != std::string::npos);
   CHECK(ec == errc::no_such_device);
   CHECK_THROWS_AS(device::open("no_such_device0"), system_error);
 
@@ -358,6 +360,26 @@ TEST_CASE("a device that is not there, memory that cannot be registered") {
     const memory_region r(pd, word, 8, access::on_demand, ec);
     CHECK(ec == asio::error::operation_not_supported);
   }
+}
+
+TEST_CASE("the owner of memory learns that the peer was refused, if the device reports it") {
+  pair p;
+  if (is_software(p.dev) && p.dev.type() != transport::iwarp) // rxe
+    return not_on_this_device("a device that reports what it refuses");
+  outcome<void> disconnect;
+  sent write;
+  p.b.async_wait_disconnect(disconnect.handler());
+  p.a.async_write(p.ma.buffer(0, 8), p.mb.remote(0, 8), write.handler());
+  p.until([&] { return write.done(); });
+  REQUIRE(write.succeeded());
+  // A range that the key does not have: siw does not report a key that does not exist.
+  remote_buffer beyond = p.mb.remote(0, 8);
+  beyond.address += std::uint64_t(1) << 40;
+  sent refused;
+  p.a.async_write(p.ma.buffer(0, 8), beyond, refused.handler());
+  p.until([&] { return disconnect.done(); });
+  INFO(describe(disconnect.ec));
+  CHECK(disconnect.ec == error::peer_access_refused);
 }
 
 } // namespace test::errors_tests

@@ -6,11 +6,14 @@
 #include "device/streams/stream_support.hpp"
 #include "streams/stream_impl.hpp"
 
+#include <boost/asio/any_completion_handler.hpp>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/deferred.hpp>
+#include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/use_future.hpp>
 
@@ -46,7 +49,7 @@ struct made {
 
 /// An acceptor, and a stream that connects to it.
 struct reception {
-  void accept() { listener->async_accept<stream>(pool, {}, accepted.handler()); }
+  void accept() { listener->async_accept<stream>(pool, accepted.handler()); }
   void connect() {
     initiator.async_connect(client, listener->local_endpoint(), connected.handler());
   }
@@ -124,6 +127,96 @@ TEST_CASE("an acceptor makes the stream, also if it was moved to another executo
   // Asio's form gives only the socket, which knows the endpoints.
   CHECK(server.remote_endpoint() == r.connected.value.local);
   CHECK(server.local_endpoint() == r.connected.value.remote);
+}
+
+TEST_CASE("an acceptor makes the object with or without options, on its executor or on another") {
+  reception r;
+  const asio::any_io_executor here = r.io.get_executor(), strand = asio::make_strand(r.io);
+  stream_options few;
+  few.receives = 7;
+  const accept_options how;
+  auto& l = *r.listener;
+  const auto form = GENERATE(range(0, 8));
+  CAPTURE(form);
+  const std::function<void(asio::any_completion_handler<void(error_code, stream)>)> forms[] = {
+      [&](auto h) { l.async_accept<stream>(r.pool, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(r.pool, few, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(r.pool, few, how, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(strand, r.pool, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(strand, r.pool, few, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(strand, r.pool, few, how, std::move(h)); },
+      [&](auto h) { l.async_accept<stream>(strand, r.pool, {}, std::move(h)); },
+      [&](auto h) {
+        l.async_accept<stream>(r.io, r.pool, asio::deferred)(std::move(h));
+      }};
+  forms[form](r.accepted.handler());
+  r.connect();
+  r.until([&] { return r.accepted.done() && r.connected.done(); });
+  REQUIRE(r.accepted.ec == error_code());
+  const bool has_options = form % 3 != 0 && form < 6;
+  CHECK(r.accepted.value->options().receives == (has_options ? 7 : stream_options().receives));
+  CHECK(r.accepted.value->get_executor() == (form >= 3 && form < 7 ? strand : here));
+  CHECK(carries(r.io, r.client, *r.accepted.value));
+}
+
+TEST_CASE("an object that an acceptor makes on another context belongs to that context") {
+  reception r;
+  asio::io_context other(1);
+  std::optional<stream> server;
+  auto work = std::make_optional(asio::make_work_guard(other));
+  struct running {
+    ~running() {
+      if (!thread.joinable())
+        return;
+      io.stop(); // a check has failed
+      thread.join();
+    }
+
+    asio::io_context& io;
+    std::thread thread{[this] {
+      io.run();
+    }};
+  } runs{other};
+  const auto other_thread = runs.thread.get_id();
+  std::thread::id accepted_on, read_on;
+  bool read = false;
+  r.listener->async_accept<stream>(other, r.pool, [&](const error_code& ec, stream s) {
+    CHECK(ec == error_code());
+    accepted_on = std::this_thread::get_id();
+    server.emplace(std::move(s));
+  });
+  r.connect();
+  r.until([&] { return server && r.connected.done(); });
+  CHECK(accepted_on == std::this_thread::get_id());
+  CHECK(server->get_executor() == other.get_executor());
+  auto waits = asio::make_work_guard(r.io); // for the other thread
+  char c = 0;
+  server->async_read_some(asio::buffer(&c, 1), [&](const error_code& ec, std::size_t) {
+    CHECK(ec == error_code());
+    read_on = std::this_thread::get_id();
+    asio::post(r.io, [&] { read = true; });
+  });
+  outcome<std::size_t> write;
+  r.client.async_write_some(asio::buffer("c", 1), write.handler());
+  r.until([&] { return read && write.done(); });
+  CHECK(c == 'c');
+  CHECK(read_on == other_thread);
+  waits.reset();
+  r.client.close();
+  server->close();
+  drain(r.io);
+  work.reset();
+  runs.thread.join();
+}
+
+TEST_CASE("shared receives of the acceptor's context serve no object of another context") {
+  reception r;
+  asio::io_context other(1);
+  const shared_receives shared(r.io, r.pool);
+  r.listener->async_accept<stream>(other, shared, r.accepted.handler());
+  r.until([&] { return r.accepted.done(); });
+  CHECK(r.accepted.refused(asio::error::invalid_argument));
+  CHECK(r.accepted.value->get_executor() == other.get_executor());
 }
 
 TEST_CASE("an object that cannot be opened is not accepted, and takes no request") {

@@ -100,17 +100,30 @@ concept is_like_a_socket = requires(S& s, const S& c, error_code& ec) {
   s.set_option(asio::socket_base::linger(true, 1), ec);
 };
 
-/// Reads into memory that may not be written.
+/// Reads into memory that may not be written. A stream has overloads for such calls, which explain
+/// the error and have other results.
 template <class S>
-concept reads_to_constant_memory = requires(S& s, asio::const_buffer b, error_code& ec) {
-  s.read_some(b);
+concept reads_to_constant_memory = requires(S& s, asio::const_buffer b) {
+  { s.read_some(b) } -> std::same_as<std::size_t>;
 }
-|| requires(S& s, asio::const_buffer b, error_code& ec) { s.read_some(b, ec); }
-|| requires(S& s, asio::const_buffer b, error_code& ec) { s.receive(b); }
-|| requires(S& s, asio::const_buffer b, error_code& ec) { s.receive(b, 0, ec); }
-|| requires(S& s, asio::const_buffer b) { s.async_read_some(b, asio::use_awaitable); }
-|| requires(S& s, asio::const_buffer b) { s.async_receive(b, asio::use_awaitable); }
-|| requires(S& s, asio::const_buffer b) { s.async_receive(b, 0, asio::use_awaitable); };
+|| requires(S& s, asio::const_buffer b, error_code& ec) {
+  { s.read_some(b, ec) } -> std::same_as<std::size_t>;
+}
+|| requires(S& s, asio::const_buffer b) {
+  { s.receive(b) } -> std::same_as<std::size_t>;
+}
+|| requires(S& s, asio::const_buffer b, error_code& ec) {
+  { s.receive(b, 0, ec) } -> std::same_as<std::size_t>;
+}
+|| requires(S& s, asio::const_buffer b) {
+  { s.async_read_some(b, asio::use_awaitable) } -> std::same_as<asio::awaitable<std::size_t>>;
+}
+|| requires(S& s, asio::const_buffer b) {
+  { s.async_receive(b, asio::use_awaitable) } -> std::same_as<asio::awaitable<std::size_t>>;
+}
+|| requires(S& s, asio::const_buffer b) {
+  { s.async_receive(b, 0, asio::use_awaitable) } -> std::same_as<asio::awaitable<std::size_t>>;
+};
 
 template <class S>
 constexpr bool is_stream() {

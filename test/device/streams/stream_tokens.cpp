@@ -172,6 +172,15 @@ TEST_CASE(
   auto initiator = asio::use_awaitable.as_default_on(std::move(t.initiator));
   CHECK(listener.is_open());
   const auto serve = [&]() -> asio::awaitable<void> {
+    // Its other forms, of which none is called here, are well-formed, too.
+    [[maybe_unused]] const auto others = [&](stream_options o, accept_options how) {
+      return std::tuple(listener.async_accept<awaiting_stream>(t.pool),
+                        listener.async_accept<awaiting_stream>(t.pool, o),
+                        listener.async_accept<awaiting_stream>(t.pool, o, how),
+                        listener.async_accept<awaiting_stream>(t.io, t.pool, {}),
+                        listener.async_accept<awaiting_stream>(t.io, t.pool, o),
+                        listener.async_accept<awaiting_stream>(t.io, t.pool, o, how));
+    };
     auto s = co_await listener.async_accept<awaiting_stream>(t.pool, {});
     std::string line;
     co_await asio::async_read_until(s, asio::dynamic_buffer(line), '\n');
@@ -184,6 +193,10 @@ TEST_CASE(
     awaiting_stream other(t.io, t.pool);
     const connection_info info = co_await listener.async_accept(other);
     CHECK(info.remote == other.remote_endpoint());
+    auto third = co_await listener.async_accept<awaiting_stream>(asio::make_strand(t.io), t.pool);
+    CHECK(third.is_open());
+    auto fourth = co_await listener.async_accept<awaiting_stream>(t.pool);
+    CHECK(fourth.is_open());
   };
   const auto call = [&]() -> asio::awaitable<void> {
     awaiting_stream s(t.io, t.pool);
@@ -198,6 +211,9 @@ TEST_CASE(
     awaiting_stream other(t.io, t.pool);
     const std::vector<asio::ip::tcp::endpoint> endpoints(1, listener.local_endpoint());
     co_await initiator.async_connect(other, endpoints);
+    awaiting_stream third(t.io, t.pool), fourth(t.io, t.pool);
+    co_await initiator.async_connect(third, listener.local_endpoint());
+    co_await initiator.async_connect(fourth, listener.local_endpoint());
   };
   t.play([&]() -> asio::awaitable<void> {
     co_await (serve() && call());

@@ -37,6 +37,19 @@ public:
   }
 
   void kill() { ::kill(pid_, SIGKILL); }
+  /// Stops the process until it is killed.
+  void stop() {
+    ::kill(pid_, SIGSTOP);
+    int status = 0;
+    REQUIRE(::waitpid(pid_, &status, WUNTRACED) == pid_);
+    REQUIRE(WIFSTOPPED(status));
+  }
+  /// Whether the process has ended; it can still be waited for.
+  bool has_ended() const {
+    siginfo_t info{};
+    return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+           info.si_pid != 0;
+  }
   /// Waits for the end of the process and returns its exit status; negative after a signal.
   int wait() {
     int status = 0;

@@ -42,12 +42,16 @@ void set(handshake_bytes& bytes, std::size_t at, unsigned value) {
   bytes[at] = static_cast<std::byte>(value);
 }
 
+bool says(const error_code& ec, const std::string& text) {
+  return ec == error::incompatible_peer && ec.message().find(text) != std::string::npos;
+}
+
 } // namespace
 
 TEST_CASE("a handshake record has the documented layout") {
   const handshake_bytes bytes = encode(a_handshake());
   const unsigned char expected[handshake::full_size] = {
-      'A', 'R', 'D', 'M', 3,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
+      'A', 'R', 'D', 'M', 4,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
       9,   0,   0,   0,   0,  0x56, 0x34, 0x12, 0,  0xef, 0xcd, 0xab, 0, 1,  2, 3, 4,  5, 6,
       7,   8,   9,   10,  11, 12,   13,   14,   15, 16,   8,    7,    4, 2,  0, 0, 0,  0};
   CHECK(std::memcmp(bytes.data(), expected, sizeof(expected)) == 0);
@@ -110,8 +114,8 @@ TEST_CASE("a handshake record out of range is refused") {
   const auto [what, at, value] = GENERATE(values<row>({
       {"magic", 0, 'B'},
       {"magic", 3, 'V'},
-      {"an older version", 4, 1},
-      {"a newer version", 4, 4},
+      {"an older version", 4, 3},
+      {"a newer version", 4, 5},
       {"kind", 5, 3},
       {"unknown flag", 6, 3},
       {"unknown flag", 7, 1},
@@ -289,6 +293,21 @@ TEST_CASE("two sides connect to each other, however their bytes are cut") {
   }
 }
 
+TEST_CASE("each side of an exchange learns the version, and the kind, of the other") {
+  handshake other = raw(30);
+  other.what = handshake::kind::stream;
+  side a(raw(20)), b(other);
+  run(a, b);
+  CHECK(says(a.steps.result(), "the peer has a stream and this side a bare queue pair"));
+  CHECK(says(b.steps.result(), "the peer has a bare queue pair and this side a stream"));
+  side c(raw(20)), d(raw(30));
+  handshake_bytes newer = encode(raw(30));
+  set(newer, 4, 9);
+  c.receive(newer);
+  c.run(d);
+  CHECK(says(c.steps.result(), "the peer has version 9 of the protocol and this side version 4"));
+}
+
 TEST_CASE("no side has finished well before the other has connected") {
   side a(raw(20)), b(raw(30));
   a.run(b);
@@ -357,7 +376,7 @@ TEST_CASE("a side that fails to connect notifies the other, which has connected"
 }
 
 TEST_CASE("a peer of another protocol is answered and not waited for") {
-  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x04");
+  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x03", "ARDM\x05");
   side a(raw(20)), other(raw(30));
   a.run(other);
   for (const char c : greeting)

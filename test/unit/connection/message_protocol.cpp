@@ -76,7 +76,7 @@ TEST_CASE("messages: a long message is offered with its key, and completes when 
     p.complete_send();
     p.gets_answer(h.id, refusal::size);
     REQUIRE(p.completes(op));
-    CHECK(op.ec == asio::error::message_size);
+    CHECK(op.ec == error::peer_message_limit);
     p.complete_send();
     CHECK(p.completes(after));
     CHECK(!p.failure);

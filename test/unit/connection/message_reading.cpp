@@ -362,6 +362,64 @@ TEST_CASE("messages: several are read at a time, each for a receive") {
   CHECK(p.completes(two));
 }
 
+TEST_CASE("messages: those that are read ahead of their receives have a bound") {
+  party p({}, {.pulls = 4, .pull_bytes = 1000});
+  a_receive waits[4];
+  SECTION("and further messages wait until earlier ones were received") {
+    for (a_receive& r : waits)
+      p.receive(r);
+    for (std::uint32_t i = 0; i < 4; ++i)
+      p.gets_offer(i, 500);
+    for (std::uint32_t i = 0; i < 2; ++i)
+      CHECK(p.take().what == message_action::kind::pull);
+    CHECK(p.actions.empty());
+    p.messages.pulled(receive_of(1));
+    p.run();
+    CHECK(p.actions.empty()); // it still has its memory
+    p.messages.pulled(receive_of(0));
+    p.run();
+    CHECK(p.completes(waits[0]));
+    CHECK(p.completes(waits[1]));
+    for (std::uint32_t i = 0; i < 2; ++i)
+      CHECK(p.take().what == message_action::kind::pull);
+  }
+  SECTION("which the first message may exceed, so that it arrives") {
+    for (a_receive& r : waits)
+      p.receive(r);
+    p.gets_offer(0, 1500);
+    p.gets_offer(1, 100);
+    CHECK(p.take().what == message_action::kind::pull);
+    CHECK(p.actions.empty());
+    p.messages.pulled(receive_of(0));
+    p.run();
+    CHECK(p.completes(waits[0]));
+    CHECK(p.take().what == message_action::kind::pull);
+  }
+  SECTION("but not for memory of the receives") {
+    for (a_receive& r : waits) {
+      r.direct = true;
+      p.receive(r);
+    }
+    for (std::uint32_t i = 0; i < 4; ++i) {
+      p.gets_offer(i, 900);
+      const message_action a = p.take();
+      REQUIRE(a.what == message_action::kind::pull);
+      p.messages.read_into(a.slot, waits[i]);
+    }
+  }
+  SECTION("and a message that is refused counts no more") {
+    for (a_receive& r : waits)
+      p.receive(r);
+    for (std::uint32_t i = 0; i < 2; ++i)
+      p.gets_offer(i, 800);
+    CHECK(p.take().what == message_action::kind::pull);
+    CHECK(p.actions.empty());
+    p.messages.refuse(receive_of(0));
+    p.run();
+    CHECK(p.take().what == message_action::kind::pull);
+  }
+}
+
 TEST_CASE("messages: a receive of device-only memory gets what was read into it alone") {
   party p;
   a_receive op, next;

@@ -7,6 +7,7 @@
 #include "catch.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <memory>
 
 namespace {
@@ -17,7 +18,7 @@ struct totals {
   std::size_t steps = 0, worlds = 0, messages = 0, pulled = 0, direct = 0, abandoned = 0,
               regions = 0, granted = 0, notices = 0, deaths = 0, goodbyes = 0, failed = 0,
               leases_used = 0, shared = 0, beyond_promise = 0, before_goodbye = 0, grown = 0,
-              gathered = 0, sent_at_once = 0;
+              gathered = 0, sent_at_once = 0, recalled = 0, yielded = 0, accesses = 0;
 };
 
 class world final : two_sides<party> {
@@ -46,6 +47,7 @@ public:
       m.limit = 2500;
       m.offers = 1 + below(6);
       m.pulls = 1 + below(4);
+      m.pull_bytes = below(5000);
       m.gather = below(3) == 0 ? 0 : 8 + below(400);
       m.small = below(200);
       grant_limits g;
@@ -54,6 +56,7 @@ public:
       g.grants = 1 + below(6);
       g.grace = std::chrono::microseconds(0);
       parties_[i] = std::make_unique<party>(l, m, g);
+      parties_[i]->most_read = m.pull_bytes;
       takes_[i] = below(4) != 0;
       parties_[i]->goes_straight = [this] {
         return below(4) != 0;
@@ -116,6 +119,8 @@ public:
       total_.grown += p->link.receive_size() != 128;
       total_.gathered += p->gathered;
       total_.sent_at_once += p->sent_at_once;
+      total_.recalled += p->recalled;
+      total_.yielded += p->yielded;
     }
   }
 
@@ -139,7 +144,8 @@ private:
       break;
     case 3:
     case 4:
-      p.local_step(pick);
+      if (below(4) != 0 || !end_access(who))
+        p.local_step(pick);
       break;
     case 5:
       if (below(4) == 0)
@@ -174,9 +180,37 @@ private:
     const std::uint32_t grant = p.leases.get(id)->memory.rkey;
     must(!owner.unheard.contains(grant),
          "a grant that was revoked before it had a key is not sent to the peer");
-    must(owner.grant_keys.contains(grant) || owner.revoked.contains(grant),
+    must(owner.grant_keys.contains(grant) || owner.may_have_ended(grant, owner.now),
          "granted memory has a key until its lease ends");
     ++total_.leases_used;
+    if (accesses_[who].size() < 8)
+      accesses_[who].push_back({grant, p.leases.get(id)->until, p.frames_sent});
+  }
+
+  /// The device of `who` ends its oldest access, which has used the key until now.
+  bool end_access(std::size_t who) {
+    if (accesses_[who].empty() || gone_)
+      return false;
+    const access a = accesses_[who].front();
+    accesses_[who].pop_front();
+    const party& owner = *parties_[1 - who];
+    must(owner.grant_keys.contains(a.grant) || owner.may_have_ended(a.grant, owner.now) ||
+             owner.now >= a.until,
+         "a key lives until the accesses that were begun in time have ended");
+    ++total_.accesses;
+    return true;
+  }
+
+  /// A fenced frame begins when the accesses before it have ended, and so does a goodbye.
+  bool deliver(std::size_t from) override {
+    const party& p = *parties_[from];
+    if (!p.wire.empty() &&
+        (p.wire.front().fenced || p.wire.front().header.type == frame_type::goodbye))
+      while (!accesses_[from].empty() &&
+             accesses_[from].front().behind <= p.frames_sent - p.wire.size())
+        if (!end_access(from))
+          break;
+    return two_sides::deliver(from);
   }
 
   void check() override {
@@ -306,7 +340,14 @@ private:
     }
   }
 
+  struct access {
+    std::uint32_t grant;
+    protocol_clock::time_point until; // of the lease, when the access began
+    std::size_t behind;               // as many frames
+  };
+
   totals& total_;
+  std::deque<access> accesses_[2]; // under way, in order
   bool takes_[2];
   bool closed_[2] = {};
   bool gone_ = false;
@@ -325,7 +366,8 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
                << " sides that share receives, " << t.beyond_promise
                << " times with more than was promised, " << t.grown
                << " sides whose receives grew, " << t.gathered << " messages that shared a frame, "
-               << t.sent_at_once << " messages sent at once");
+               << t.sent_at_once << " messages sent at once, " << t.recalled << " grants recalled, "
+               << t.yielded << " of them confirmed, " << t.accesses << " accesses under way");
   CHECK(t.messages > t.steps / 50);
   CHECK(t.pulled > t.steps / 500);
   CHECK(t.direct > 0);
@@ -333,6 +375,9 @@ TEST_CASE("two parties lose and double nothing, with any actions in any order") 
   CHECK(t.granted > t.steps / 1000);
   CHECK(t.regions > t.steps / 1000);
   CHECK(t.leases_used > 0);
+  CHECK(t.yielded > 0);
+  CHECK(t.recalled > t.yielded);
+  CHECK(t.accesses > 0);
   CHECK(t.deaths > 0);
   CHECK(t.goodbyes > 0);
   CHECK(t.before_goodbye > 0);

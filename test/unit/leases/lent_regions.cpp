@@ -72,6 +72,7 @@ TEST_CASE("grants: memory that was lent before closing is sent before the goodby
 TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   two t;
   a_lend lend;
+  lend.tag = 0xffffffff00000001;
   CHECK(t.lends(lend, seconds(5)).lend == &lend);
   CHECK(t.owner.grants.next().what == make_or_end::lent);
   CHECK(!lend.ec);
@@ -81,6 +82,7 @@ TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   t.user.inbox.receive(wait);
   REQUIRE(t.user.inbox.next() == &wait);
   CHECK(!wait.returned);
+  CHECK(wait.tag == lend.tag);
   const std::uint32_t id = wait.id;
   CHECK(t.user.leases.get(id)->memory == remote_buffer{0x1000, 77, 5});
   // The beginning of its lease is unknown, so the region begins with a renewal.
@@ -97,6 +99,7 @@ TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   a_lease gift;
   gift.what = lease_request::kind::give;
   gift.id = id;
+  gift.tag = 0x8000000000000000;
   t.user.leases.start(gift, t.now);
   CHECK(t.user.leases.check(id, t.now) == error::lease_expired);
   t.exchange();
@@ -108,6 +111,7 @@ TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   REQUIRE(t.owner.inbox.next() == &owner_waits);
   CHECK(owner_waits.returned);
   CHECK(owner_waits.id == t.number);
+  CHECK(owner_waits.tag == gift.tag);
   CHECK(t.owner.grants.live() == 0);
 }
 
@@ -129,11 +133,12 @@ TEST_CASE("grants: a region of a cancelled receive is given to the next receive"
   a_wait given_up, next;
   t.user.inbox.receive(given_up);
   REQUIRE(t.user.inbox.next() == &given_up);
-  t.user.inbox.put_back(given_up.id);
+  t.user.inbox.put_back(given_up.id, 9);
   CHECK(t.user.inbox.next() == nullptr);
   t.user.inbox.receive(next);
   REQUIRE(t.user.inbox.next() == &next);
   CHECK(next.id == given_up.id);
+  CHECK(next.tag == 9);
   CHECK(!next.returned);
 }
 

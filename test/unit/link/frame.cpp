@@ -47,8 +47,8 @@ std::vector<frame_header> good_headers() {
   add(frame_type::offer, 24, 9, 0, 0);
   add(frame_type::offer, 24, 9, 7, 1);
   add(frame_type::written, 0, 0, 7, 1);
-  add(frame_type::lent, 40, 0, 0, 0);
-  add(frame_type::returned, 0, 9, 0, 0);
+  add(frame_type::lent, 40, 9, 0, 0);
+  add(frame_type::returned, 8, 9, 0, 0);
   add(frame_type::credits, 0, 0, 0, 0);
   add(frame_type::taken, 0, 9, 0, 0);
   add(frame_type::refused, 0, 9, 1, 0);
@@ -68,6 +68,8 @@ std::vector<frame_header> good_headers() {
   add(frame_type::progress, 0, 0, 7, 0);
   add(frame_type::resized, 0, 0, 100, 0);
   add(frame_type::no_data, 0, 0, 0, 0);
+  add(frame_type::recall, 0, 9, 0, 0);
+  add(frame_type::yielded, 0, 9, 0, 0);
   return result;
 }
 
@@ -194,6 +196,14 @@ TEST_CASE("payloads come back as they were") {
     CHECK(grant.lease == lease);
     CHECK(grant.grant == 0x31323334);
     CHECK(grant.rights == remote_rights::write);
+    loan_payload loan;
+    REQUIRE(!decode(
+        encoded(loan_payload{memory, lease, 0x5152535455565758, remote_rights::write}, bytes),
+        loan));
+    CHECK(loan.memory == memory);
+    CHECK(loan.lease == lease);
+    CHECK(loan.tag == 0x5152535455565758);
+    CHECK(loan.rights == remote_rights::write);
     lease_payload l;
     REQUIRE(!decode(encoded(lease_payload{lease, 0x41424344}, bytes), l));
     CHECK(l.lease == lease);
@@ -232,6 +242,19 @@ TEST_CASE("payloads that cannot be are a violation") {
   CHECK(!accepts<grant_payload>(with(b, 20, 0x00040001)));
   CHECK(!accepts<grant_payload>(with(b, 32, 0)));
   CHECK(!accepts<grant_payload>(with(b, 36, 1)));
+
+  b = encoded(loan_payload{memory, second, 0, remote_rights::read}, bytes);
+  CHECK(accepts<loan_payload>(b));
+  CHECK(!accepts<loan_payload>(b.first(39)));
+  CHECK(!accepts<loan_payload>(with(b, 8, 0)));
+  CHECK(!accepts<loan_payload>(with(b, 20, 0x00040001)));
+  CHECK(accepts<loan_payload>(with(with(b, 24, ones), 28, ones))); // any tag
+  CHECK(!accepts<loan_payload>(with(b, 36, 0)));
+
+  b = encoded(tag_payload{0x0102030405060708}, bytes);
+  CHECK(accepts<tag_payload>(b));
+  CHECK(std::to_integer<int>(b[0]) == 8);
+  CHECK(!accepts<tag_payload>(b.first(7)));
 
   b = encoded(lease_payload{second, 1}, bytes);
   CHECK(accepts<lease_payload>(b));

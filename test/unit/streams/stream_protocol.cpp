@@ -129,6 +129,24 @@ TEST_CASE("writes that follow each other share a frame, and do not wait for the 
     REQUIRE(r.data[i] == byte_at(i));
 }
 
+TEST_CASE("writes that wait for the peer to read share frames") {
+  frame_options l = link_of();
+  l.receive_size = l.peer_receive_size = 400 + frame_header::size;
+  two t(l, stream_limits{4, 400, 20});
+  for (std::size_t sent = 0; t.lengths().size() == sent; ++sent) // all that the peer takes
+    t.write(400);
+  t.settle();
+  for (int i = 0; i < 5; ++i) { // the first of them is alone in its block
+    CHECK(t.write(100).ended);
+    t.settle(); // also the round of handlers
+  }
+  CHECK(t.lengths().empty());
+  CHECK(t.read(10'000).ended);
+  while (t.b.deliver_to(t.a)) // credits
+    continue;
+  CHECK(t.lengths() == lengths{100, 400});
+}
+
 TEST_CASE("the end of a long write does not wait for its beginning") {
   two t;
   t.write(250);

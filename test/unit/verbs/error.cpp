@@ -3,9 +3,13 @@
 
 #include <asio_rdma/error.hpp>
 
+#include "core/described_error.hpp"
+#include "core/device_files.hpp"
+
 #include <boost/system/errc.hpp>
 
 #include <set>
+#include <sstream>
 #include <string>
 
 using namespace asio_rdma;
@@ -14,7 +18,7 @@ namespace errc = boost::system::errc;
 namespace {
 
 constexpr int first_error = static_cast<int>(error::no_device);
-constexpr int last_error = static_cast<int>(error::device_removed);
+constexpr int last_error = static_cast<int>(error::module_missing);
 
 std::string message(int value) { return error_code(value, library_category()).message(); }
 
@@ -44,6 +48,11 @@ TEST_CASE("the errors of a first set-up name the remedy") {
   CHECK(make_error_code(error::device_permission).message().find("/dev/infiniband") !=
         std::string::npos);
   CHECK(make_error_code(error::memory_limit).message().find("ulimit -l") != std::string::npos);
+  CHECK(message(static_cast<int>(error::device_file_missing)).find("--device") !=
+        std::string::npos);
+  CHECK(message(static_cast<int>(error::module_missing)).find("modprobe") != std::string::npos);
+  CHECK(message(static_cast<int>(error::provider_missing)).find("ibverbs-providers") !=
+        std::string::npos);
   // The message depends on the machine; test/device/connecting/cm_unusable.cpp checks it.
   const std::string loopback = make_error_code(error::loopback_address).message();
   CHECK((loopback.find("use the address of one: ") != std::string::npos ||
@@ -68,6 +77,13 @@ TEST_CASE("library errors compare with generic conditions") {
   CHECK(error_code(error::device_keeps_memory) == errc::device_or_resource_busy);
   CHECK(error_code(error::shared_receives_full) == errc::no_buffer_space);
   CHECK(error_code(error::shared_receives_closed) == errc::connection_aborted);
+  CHECK(error_code(error::peer_out_of_memory) == errc::not_enough_memory);
+  CHECK(error_code(error::peer_out_of_memory) != error_code(asio::error::no_memory));
+  CHECK(error_code(error::peer_message_limit) == errc::message_size);
+  CHECK(error_code(error::peer_message_limit) != error_code(asio::error::message_size));
+  CHECK(error_code(error::device_file_missing) == errc::no_such_device);
+  CHECK(error_code(error::provider_missing) == errc::no_such_device);
+  CHECK(error_code(error::module_missing) == errc::no_such_device);
   CHECK(error_code(error::no_device) != errc::permission_denied);
   CHECK(error_code(error::rejected) != error_code(error::unreachable));
 }
@@ -127,4 +143,61 @@ TEST_CASE("errors are thrown as Asio's are") {
     CHECK(e.code() == error::no_gid);
     CHECK(std::string(e.what()).find("connect") != std::string::npos);
   }
+}
+
+TEST_CASE("an error with a text of its own compares equal to the plain one") {
+  const auto text = [] {
+    return std::string("no entry to /dev/infiniband/uverbs0");
+  };
+  const error_code plain = error::device_permission;
+  const error_code ec = detail::describe(error::device_permission, text);
+  CHECK(ec == plain);
+  CHECK(plain == ec);
+  CHECK(ec == error::device_permission);
+  CHECK(ec != error::device_fatal);
+  CHECK(ec.category() == library_category());
+  CHECK(library_category() == ec.category());
+  CHECK(hash_value(ec) == hash_value(plain));
+  CHECK(ec == errc::permission_denied);
+  CHECK(ec.failed());
+  CHECK(ec.message() == text());
+  std::ostringstream out, of_plain;
+  out << ec;
+  of_plain << plain;
+  CHECK(out.str() == of_plain.str());
+  CHECK(std::string(system_error(ec, "device::open").what()).find(text()) != std::string::npos);
+  // Each text is kept once, so equal errors have one category.
+  CHECK(&detail::describe(error::device_permission, text).category() == &ec.category());
+  const error_code other = detail::describe(error::device_permission, [] { return "another"; });
+  CHECK(other == ec);
+  CHECK(other.message() == "another");
+}
+
+TEST_CASE("an exception names the object that the call was given") {
+  try {
+    detail::throw_error(error::device_fatal, "device::open", std::string("rxe7"));
+    FAIL("nothing was thrown");
+  } catch (const system_error& e) {
+    CHECK(e.code() == error::device_fatal);
+    CHECK(std::string(e.what()).find("device::open rxe7: ") == 0);
+  }
+}
+
+TEST_CASE("the error of a registration has the limit on locked memory") {
+  const error_code ec = detail::locked_memory_error();
+  CHECK(ec == error::memory_limit);
+  CHECK(ec.message().find("the limit on locked memory is ") != std::string::npos);
+}
+
+// The last one, as it leaves no room for other texts.
+TEST_CASE("texts beyond the limit, and without memory, leave the plain error") {
+  for (int i = 0; i < 1100; ++i)
+    CHECK(detail::describe(error::unreachable, [i] { return std::to_string(i); }) ==
+          error::unreachable);
+  const error_code late = detail::describe(error::unreachable, [] { return "late"; });
+  CHECK(late == error::unreachable);
+  CHECK(late.message() == make_error_code(error::unreachable).message());
+  const error_code none =
+      detail::describe(error::unreachable, []() -> std::string { throw std::bad_alloc(); });
+  CHECK(none.message() == make_error_code(error::unreachable).message());
 }

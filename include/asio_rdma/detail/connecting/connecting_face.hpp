@@ -3,6 +3,7 @@
 // correspond to the members of the classes of the same names in src/connecting.
 #pragma once
 
+#include <asio_rdma/acceptor_statistics.hpp>
 #include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
 #include <asio_rdma/error.hpp>
@@ -18,7 +19,6 @@
 #include <vector>
 
 namespace asio_rdma::detail {
-
 class acceptor_impl;
 class cm_connection;
 class cm_gate;
@@ -26,6 +26,10 @@ class cm_service;
 class connection_target;
 class connector_impl;
 class queue_pair_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
 
 /// An operation that establishes a connection.
 class connect_operation : public operation {
@@ -59,16 +63,20 @@ public:
   std::optional<std::uint64_t> cancels;
 };
 
+/// Throws an error with the endpoint in its text.
+void throw_if(const error_code& ec, const char* what, const asio::ip::tcp::endpoint& where);
+
 /// Return null after an error.
 std::shared_ptr<acceptor_impl> open_acceptor(asio::execution_context& context,
                                              const asio::any_io_executor& executor,
-                                             const asio::ip::tcp::endpoint& endpoint, int backlog,
-                                             error_code& ec);
+                                             const asio::ip::tcp::endpoint& endpoint,
+                                             const acceptor_options& options, error_code& ec);
 std::shared_ptr<acceptor_impl> adopt_acceptor(asio::execution_context& context,
                                               const asio::any_io_executor& executor, rdma_cm_id* id,
-                                              int backlog, error_code& ec);
+                                              const acceptor_options& options, error_code& ec);
 rdma_cm_id* native_handle(const acceptor_impl& impl);
 asio::ip::tcp::endpoint local_endpoint(const acceptor_impl& impl);
+acceptor_statistics statistics(const acceptor_impl& impl);
 bool start(acceptor_impl& impl, accept_operation& op);
 void cancel(acceptor_impl& impl);
 void cancel(acceptor_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
@@ -93,4 +101,19 @@ bool start(cm_connection& request, connect_operation& op,
 void cancel(cm_connection& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(cm_connection& impl) noexcept;
 
+// The names that handler tracking shows.
+inline const char* object_name(const acceptor_impl*) noexcept { return "acceptor"; }
+inline const char* object_name(const connector_impl*) noexcept { return "connector"; }
+inline const char* object_name(const cm_connection*) noexcept { return "connection_request"; }
+inline const char* operation_name(const acceptor_impl*, const accept_operation& op) noexcept {
+  return op.qp != nullptr ? "async_accept" : "async_wait_request";
+}
+inline const char* operation_name(const connector_impl*, const connect_operation&) noexcept {
+  return "async_connect";
+}
+inline const char* operation_name(const cm_connection*, const connect_operation&) noexcept {
+  return "async_accept";
+}
+
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -4,6 +4,8 @@
 
 #include <asio_rdma/detail/connection/connection_operations.hpp>
 #include <asio_rdma/detail/queues/request.hpp>
+#include <asio_rdma/detail/queues/results.hpp>
+#include <asio_rdma/revocation.hpp>
 
 #include <array>
 #include <concepts>
@@ -11,13 +13,30 @@
 #include <cstdint>
 #include <tuple>
 #include <utility>
-#include <variant>
 
 namespace asio_rdma::detail {
 
 struct sent_result {
   using signature = void(error_code, std::size_t);
   static std::tuple<std::size_t> arguments(const operation& op) { return {op.value}; }
+};
+
+/// The result `Base` of an operation on the peer's memory. Handler tracking shows the name.
+template <class Base, ibv_wr_opcode Opcode>
+struct result_of : Base {
+  static constexpr const char* name = Opcode == IBV_WR_RDMA_WRITE  ? "async_write"
+                                      : Opcode == IBV_WR_RDMA_READ ? "async_read"
+                                      : Opcode == IBV_WR_ATOMIC_CMP_AND_SWP
+                                          ? "async_compare_and_swap"
+                                          : "async_fetch_add";
+};
+
+/// The results of a wait for the end of a connection, and of a close.
+struct ended_result : no_result {
+  static constexpr const char* name = "async_wait_disconnect";
+};
+struct closed_result : no_result {
+  static constexpr const char* name = "async_close";
 };
 
 struct message_result {
@@ -43,6 +62,9 @@ public:
     if constexpr (std::same_as<Buffers, registered_buffer>) {
       owner = &buffers;
       device_only = buffers.is_device_only();
+    } else if constexpr (has_payload<Buffers>) {
+      owner = &buffers.payload;
+      device_only = owner->is_device_only();
     } else {
       registered = const_buffer_sequence<Buffers>;
       parts = parts_.data();
@@ -73,12 +95,23 @@ struct region_result {
 };
 
 struct arrival_result {
-  using value = std::variant<registered_buffer, remote_region>;
-  using signature = void(error_code, value);
-  static std::tuple<value> arguments(region_operation& op) {
+  using signature = void(error_code, received_region);
+  static std::tuple<received_region> arguments(region_operation& op) {
+    received_region result;
     if (op.region.is_open())
-      return {value(std::move(op.region))};
-    return {value(std::move(op.memory))};
+      result = std::move(op.region);
+    else
+      result = std::move(op.memory);
+    result.tag = op.arrival.tag;
+    return {std::move(result)};
+  }
+};
+
+struct revocation_result {
+  using signature = void(error_code, revocation);
+  static constexpr const char* name = "async_revoke"; // for handler tracking
+  static std::tuple<revocation> arguments(const region_operation& op) {
+    return {revocation{op.recall.count, op.recall.unconfirmed}};
   }
 };
 

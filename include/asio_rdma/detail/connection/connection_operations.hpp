@@ -77,7 +77,6 @@ public:
   std::uint64_t size = 0;   ///< The size of the message.
   registered_buffer memory; ///< The memory of the targets, if it is a registered buffer.
   buffer_access access;
-  bool direct = false;          ///< The device may write to the only target.
   message_pull* pull = nullptr; ///< The pull that writes to the target.
 };
 
@@ -91,12 +90,13 @@ public:
   error_code first;        ///< The first error of a completed work request.
 };
 
-/// A wait for memory of the peer, or for the peer to receive a lent or returned region.
+/// A wait for memory of the peer, for the peer to receive a lent or returned region, or for the end
+/// of the peer's access to memory of this side.
 class region_operation : public connection_operation {
 public:
   explicit region_operation(function f) noexcept : connection_operation(f, kind::region) {}
 
-  enum class purpose { request, renew, receive, lend, give };
+  enum class purpose { request, renew, receive, lend, give, revoke };
   purpose why = purpose::request;
 
   struct asking final : lease_request {
@@ -105,8 +105,12 @@ public:
   struct wait final : region_receive {
     region_operation* op = nullptr;
   };
+  struct revoking final : recall_request {
+    region_operation* op = nullptr;
+  };
   asking lease;
   wait arrival;
+  revoking recall;
   grant_record* lent = nullptr;
   gift_record* given = nullptr;
   remote_region region; ///< The result; for `renew` and `give` the argument.

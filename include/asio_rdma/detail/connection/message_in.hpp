@@ -27,6 +27,8 @@ public:
   /// Only the device may write to the operation's memory. A message with payload that was not read
   /// into it stays first. The result is `operation_not_supported` with the message's length.
   bool device_only = false;
+  /// A long message is read into the operation's memory, so it needs none of the driver's.
+  bool direct = false;
 
   // The result.
   error_code ec;

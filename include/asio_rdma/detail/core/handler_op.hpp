@@ -10,6 +10,7 @@
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/cancellation_type.hpp>
+#include <boost/asio/detail/handler_tracking.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/execution/outstanding_work.hpp>
 #include <boost/asio/io_context.hpp>
@@ -21,6 +22,7 @@
 #include <boost/asio/associated_immediate_executor.hpp>
 #endif
 
+#include <cstddef>
 #include <memory>
 #include <new>
 #include <tuple>
@@ -164,10 +166,15 @@ void complete_immediately(Handler&& handler, const IoExecutor& io, Args... args)
 #endif
 }
 
+/// The handler's first argument after the error code, if that is a number of bytes, which
+/// Boost.Asio's handler tracking shows.
+template <class Arguments>
+inline constexpr bool is_byte_count = std::is_same_v<Arguments, std::tuple<std::size_t>>;
+
 /// An operation of kind `Base` with its handler. `Result::arguments(const operation&)` returns the
 /// handler's arguments after the error code, as a tuple.
 template <class Base, class Result, class Handler, class IoExecutor, std::size_t Buffers>
-class handler_op final : public Base {
+class handler_op final : public Base BOOST_ASIO_ALSO_INHERIT_TRACKED_HANDLER {
 public:
   using allocator_type = typename std::allocator_traits<asio::associated_allocator_t<
       Handler, operation_allocator<void>>>::template rebind_alloc<handler_op>;
@@ -234,18 +241,26 @@ private:
   }
 
   [[gnu::always_inline]] static void call(handler_op* self) {
+    BOOST_ASIO_HANDLER_COMPLETION((*self));
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));
     const error_code ec = self->ec;
     auto arguments = Result::arguments(*self);
     destroy(alloc, self);
+    if constexpr (is_byte_count<decltype(arguments)>) {
+      BOOST_ASIO_HANDLER_INVOCATION_BEGIN((ec, std::get<0>(arguments)));
+    } else {
+      BOOST_ASIO_HANDLER_INVOCATION_BEGIN((ec));
+    }
     std::apply([&](auto&... args) { std::move(handler)(ec, std::move(args)...); }, arguments);
+    BOOST_ASIO_HANDLER_INVOCATION_END;
   }
 
   [[gnu::noinline]] static void dispose_elsewhere(handler_op* self, disposal how) {
     if (how == disposal::in_executor)
       return call(self);
+    BOOST_ASIO_HANDLER_COMPLETION((*self));
     allocator_type alloc(
         asio::get_associated_allocator(self->handler_, operation_allocator<void>()));
     Handler handler(std::move(self->handler_));
@@ -254,6 +269,7 @@ private:
       return;
     }
     handler_work<Handler, IoExecutor> work(std::move(self->work_));
+    [[maybe_unused]] const error_code ec = self->ec; // for the handler tracking
     auto bound = std::apply(
         [&](auto&&... args) {
           return bound_handler<Handler, error_code, std::decay_t<decltype(args)>...>(
@@ -261,7 +277,9 @@ private:
         },
         Result::arguments(*self));
     destroy(alloc, self);
+    BOOST_ASIO_HANDLER_INVOCATION_BEGIN((ec));
     work.dispatch(std::move(bound));
+    BOOST_ASIO_HANDLER_INVOCATION_END;
   }
 
   handler_work<Handler, IoExecutor> work_;

@@ -9,6 +9,7 @@
 #include <memory>
 #include <new>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma::detail {
 
 /// Blocks of memory that a thread keeps for its next operations, by size.
@@ -93,3 +94,4 @@ public:
 };
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

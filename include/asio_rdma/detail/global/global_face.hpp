@@ -18,23 +18,17 @@
 #include <memory>
 #include <vector>
 
+namespace asio_rdma::detail {
+class global_memory_impl;
+class global_node;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 struct global_memory_options;
 } // namespace asio_rdma
 
 namespace asio_rdma::detail {
-
-class global_memory_impl;
-class global_node;
-
-/// The lane to a node, as the node's introduction described it. Never changes.
-struct global_lane {
-  std::shared_ptr<connection_impl> link;
-  std::shared_ptr<lane_link> users; ///< `link`, for operations that may wait for a place.
-  std::uint64_t incarnation = 0;
-  ibv_atomic_cap atomics = IBV_ATOMIC_NONE;
-  std::vector<remote_buffer> segments;
-};
 
 /// The target of an operation, and its requirements.
 struct global_aim {
@@ -71,11 +65,13 @@ asio::execution_context& context_of(const global_memory_impl& impl) noexcept;
 void close(global_memory_impl& impl);
 error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpoint);
 asio::ip::tcp::endpoint local_endpoint(const global_memory_impl& impl, error_code& ec);
-const global_lane* lane(const global_memory_impl& impl, node_id node) noexcept;
-const global_lane* find(const global_memory_impl& impl, const global_aim& aim,
-                        remote_buffer& target, error_code& ec) noexcept;
+bool knows(const global_memory_impl& impl, node_id node) noexcept;
+ibv_atomic_cap atomics_of(const global_memory_impl& impl, node_id node) noexcept;
+std::shared_ptr<lane_link> find(const global_memory_impl& impl, const global_aim& aim,
+                                remote_buffer& target, error_code& ec) noexcept;
 bool start(global_memory_impl& impl, global_request& op, node_id to);
 void cancel(global_memory_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(global_memory_impl& impl) noexcept;
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma::detail {
 
 /// The messages between the nodes of a global memory. Each is one message of the connection, with
@@ -65,3 +66,4 @@ std::vector<std::byte> encode(const global_message& m);
 bool decode(std::span<const std::byte> bytes, global_message& m);
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

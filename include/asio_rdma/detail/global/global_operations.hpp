@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma::detail {
 
 template <word_value T>
@@ -85,6 +86,7 @@ struct exchanged {
 
 template <class Value>
 struct word_found {
+  static constexpr const char* name = "async_fetch_add";
   using signature = void(error_code, Value);
   static std::tuple<Value> arguments(const operation& op) {
     return {std::bit_cast<Value>(op.value)};
@@ -102,15 +104,15 @@ struct batch_state {
   }
   /// Resolves the targets at the start, because lanes may have changed since the operations were
   /// added. Returns null with the error if that fails.
-  const global_lane* aim(const global_memory_impl& memory, error_code& ec) {
-    const global_lane* result = nullptr;
+  std::shared_ptr<lane_link> aim(const global_memory_impl& memory, error_code& ec) {
+    std::shared_ptr<lane_link> result;
     for (std::size_t i = 0; i < chain.size(); ++i) {
-      const global_lane* const l = find(memory, aims[i], chain[i].target, ec);
+      std::shared_ptr<lane_link> l = find(memory, aims[i], chain[i].target, ec);
       if (l != nullptr && result != nullptr && l != result)
         ec = asio::error::connection_reset;
       if (ec)
         return nullptr;
-      result = l;
+      result = std::move(l);
     }
     return result;
   }
@@ -160,6 +162,31 @@ public:
 private:
   std::shared_ptr<batch_state> state_;
 };
+
+// The names that handler tracking shows. Operations on a node's memory that differ only in their
+// result have that of the result.
+inline const char* object_name(const global_memory_impl*) noexcept { return "global_memory"; }
+inline const char* operation_name(const global_memory_impl*, const global_request& op) noexcept {
+  if (op.is_join())
+    return "async_join";
+  return op.message.what == global_message::kind::allocate ? "async_allocate" : "async_free";
+}
+inline const char* operation_name(const lane_link*, const placed_operation&) noexcept {
+  return "async_transfer"; // into or from the caller's buffers
+}
+template <class Value>
+const char* operation_name(const lane_link*, const value_read_operation<Value>&) noexcept {
+  return "async_read";
+}
+inline const char* operation_name(const lane_link*, const write_operation&) noexcept {
+  return "async_write";
+}
+inline const char* operation_name(const lane_link*, const exchange_operation&) noexcept {
+  return "async_compare_exchange";
+}
+inline const char* operation_name(const lane_link*, const batch_operation&) noexcept {
+  return "async_post";
+}
 
 struct node_result {
   using signature = void(error_code, node_id);
@@ -359,3 +386,4 @@ struct associator<Associator, asio_rdma::detail::retrying_step<Attempt, Handler>
 };
 
 } // namespace boost::asio
+#pragma GCC visibility pop

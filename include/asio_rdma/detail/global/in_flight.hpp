@@ -12,8 +12,11 @@
 #include <utility>
 
 namespace asio_rdma::detail {
-
 class completion_service;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
 
 /// The limit of outstanding operations of a global memory, on all its lanes together. An
 /// outstanding operation has a place; operations without a place wait in order. Thread-safe.
@@ -117,7 +120,10 @@ public:
     return wait(op, false, std::forward<Start>(start));
   }
 
+  const std::shared_ptr<connection_impl>& link() const noexcept { return link_; }
+
   // The functions that initiate.hpp calls, found by argument-dependent lookup.
+  friend const char* object_name(const lane_link*) noexcept { return "global_memory"; }
   friend std::uint64_t next_id_of(lane_link& lane) noexcept { return next_id_of(*lane.link_); }
   friend void cancel(lane_link& lane, std::uint64_t id, asio::cancellation_type_t type) {
     if (!lane.places_->cancel(*lane.link_, id))
@@ -150,3 +156,4 @@ private:
 };
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -8,7 +8,9 @@
 #include <asio_rdma/error.hpp>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -36,6 +38,7 @@ public:
   std::uint64_t bytes = 0;
   remote_rights rights = remote_rights::none;
   std::chrono::microseconds lease{}; ///< 0 for the owner's default.
+  std::uint64_t tag = 0;             ///< Of a lease that is handed back, for its owner.
 
   error_code ec; ///< The result: a refusal as by `to_error`, `lease_expired` and others.
   remote_lease result;
@@ -51,6 +54,24 @@ private:
   protocol_clock::time_point asked_;
 };
 
+/// A recall of grants by their owner, which lets the peer finish. The driver derives its operation
+/// from it.
+class recall_request : public frame_operation {
+public:
+  std::vector<std::uint32_t> grants; ///< The owner's numbers; those that have not ended yet.
+
+  error_code ec;               ///< Why the connection or a key has failed, if either has.
+  std::size_t count = 0;       ///< The grants that had not ended when the recall began.
+  std::size_t unconfirmed = 0; ///< Those of them that ended before the peer had confirmed.
+
+protected:
+  ~recall_request() = default;
+
+private:
+  friend class grant_table; // only the table knows whether the operation waits
+  bool waiting_ = false;
+};
+
 /// A wait for the next region from the peer.
 class region_receive : public frame_operation {
 public:
@@ -58,6 +79,7 @@ public:
   bool returned = false; ///< The region is memory of this side that was handed back; otherwise it
                          ///< is lent by the peer.
   std::uint32_t id = 0;  ///< The grant in this side's `grant_table`, or the lease.
+  std::uint64_t tag = 0; ///< The sender's.
 
 protected:
   ~region_receive() = default;

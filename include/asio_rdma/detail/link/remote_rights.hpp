@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma::detail {
 
 /// Rights that one side grants the other, in the bits of this protocol.
@@ -23,3 +24,4 @@ access to_access(remote_rights r) noexcept;
 remote_rights to_rights(access a) noexcept;
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -11,12 +11,16 @@
 #include <memory>
 
 namespace asio_rdma::detail {
-
-class alock_operation;
 class alock_parties;
 class alock_view;
 class completion_service;
 class global_memory_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
+
+class alock_operation;
 
 /// A holder of a lock, or a waiter. The object exists as long as it takes part.
 class alock_party {
@@ -58,4 +62,11 @@ bool start_unlock(alock_view& view, alock_operation& op, alock_party* held);
 void cancel(alock_view& view, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(alock_view& view) noexcept;
 
+// The names that handler tracking shows. The result of `async_lock` has a name of its own.
+inline const char* object_name(const alock_view*) noexcept { return "alock"; }
+inline const char* operation_name(const alock_view*, const alock_operation&) noexcept {
+  return "async_unlock";
+}
+
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

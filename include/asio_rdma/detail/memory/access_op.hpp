@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/core/handler_op.hpp>
 #include <asio_rdma/detail/memory/access_service.hpp>
+#include <boost/asio/detail/handler_tracking.hpp>
 
 #include <memory>
 #include <type_traits>
@@ -12,7 +13,7 @@ namespace asio_rdma::detail {
 
 /// An `access_operation` with its handler.
 template <class Handler, class IoExecutor>
-class access_op final : public access_operation {
+class access_op final : public access_operation BOOST_ASIO_ALSO_INHERIT_TRACKED_HANDLER {
 public:
   using allocator_type = typename std::allocator_traits<asio::associated_allocator_t<
       Handler, operation_allocator<void>>>::template rebind_alloc<access_op>;
@@ -74,6 +75,7 @@ private:
   // The operation's memory is released before the handler is destroyed: the handler may own the
   // resource of its allocator.
   void give_up() noexcept {
+    BOOST_ASIO_HANDLER_COMPLETION((*this));
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
     [[maybe_unused]] const tracked io_work(std::move(io_work_));
     [[maybe_unused]] const Handler handler(std::move(handler_));
@@ -82,6 +84,7 @@ private:
   }
 
   void call() {
+    BOOST_ASIO_HANDLER_COMPLETION((*this));
     allocator_type alloc(asio::get_associated_allocator(handler_, operation_allocator<void>()));
     [[maybe_unused]] const tracked io_work(std::move(io_work_));
     handler_work<Handler, IoExecutor> work(std::move(work_));
@@ -93,10 +96,13 @@ private:
       granted.reset();
     }
     free(alloc);
+    BOOST_ASIO_HANDLER_INVOCATION_BEGIN((ec));
     if (work.is_plain())
-      return std::move(handler)(ec, std::move(granted));
-    work.dispatch(bound_handler<Handler, error_code, buffer_access>(std::move(handler), ec,
-                                                                    std::move(granted)));
+      std::move(handler)(ec, std::move(granted));
+    else
+      work.dispatch(bound_handler<Handler, error_code, buffer_access>(std::move(handler), ec,
+                                                                      std::move(granted)));
+    BOOST_ASIO_HANDLER_INVOCATION_END;
   }
 
   void free(allocator_type& alloc) noexcept {

@@ -12,8 +12,12 @@
 #include <mutex>
 
 namespace asio_rdma::detail {
-
 struct waiters_of_service;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
+
 class access_service;
 
 /// An asynchronous wait for access to a buffer. While it waits it is in the list of the buffer's
@@ -124,3 +128,4 @@ struct access_canceller {
 };
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -13,8 +13,11 @@
 #include <memory>
 
 namespace asio_rdma::detail {
-
 class device_events_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
 
 /// Returns null after an error.
 std::shared_ptr<device_events_impl> open_device_events(asio::execution_context& context,
@@ -26,7 +29,14 @@ bool start(device_events_impl& impl, operation& op);
 void cancel(device_events_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(device_events_impl& impl) noexcept;
 
+// The names that handler tracking shows.
+inline const char* object_name(const device_events_impl*) noexcept { return "device_events"; }
+inline const char* operation_name(const device_events_impl*, const operation&) noexcept {
+  return "async_wait_event";
+}
+
 /// The event that is stored in the result of an operation.
 device_event get_event(const operation& op) noexcept;
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

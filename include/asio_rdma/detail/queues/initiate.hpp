@@ -3,6 +3,7 @@
 
 #include <asio_rdma/detail/core/handler_op.hpp>
 #include <asio_rdma/detail/queues/request.hpp>
+#include <boost/asio/detail/handler_tracking.hpp>
 
 #include <memory>
 #include <new>
@@ -13,10 +14,22 @@
 
 namespace asio_rdma::detail {
 
+/// The name of an operation for Boost.Asio's handler tracking: that of the initiating function, by
+/// the result's type or by `operation_name`.
+template <class Result, class Impl, class Operation>
+const char* tracked_name(const Impl* impl, const Operation& op) noexcept {
+  if constexpr (requires { Result::name; })
+    return Result::name;
+  else
+    return operation_name(impl, op);
+}
+
 // An implementation object has functions that argument-dependent lookup finds, also while its class
 // is incomplete. `next_id_of(impl)` returns a number that identifies an operation, and
 // `cancel(impl, id, type)` cancels the operation with that number, if it is still pending.
 // `start(impl, op)` starts an operation and returns true, or false with the error in the operation.
+// `object_name(&impl)` and `operation_name(&impl, op)` return the names that handler tracking
+// shows.
 
 /// The cancellation handler of an operation. A slot may keep it long after the operation, so it
 /// identifies the operation by a number and does not keep the object alive.
@@ -39,6 +52,7 @@ struct canceller {
 /// those of an untouched operation.
 template <class Result, class Owner, class Executor>
 [[gnu::noinline]] void complete_unstarted(Owner& op, const io_executor<Executor>& io) {
+  BOOST_ASIO_HANDLER_COMPLETION((*op));
   op->fail(op->ec);
   const error_code ec = op->ec;
   auto arguments = Result::arguments(*op);
@@ -50,9 +64,11 @@ template <class Result, class Owner, class Executor>
 }
 
 /// Fills an operation and starts it. Returns true, or false with the error in the operation.
-template <class Impl, class Operation, class Slot, class Prepare, class Start>
-[[gnu::always_inline]] inline bool fill_and_start(const std::shared_ptr<Impl>& impl, Operation& op,
-                                                  Slot& slot, Prepare& prepare, Start& start) {
+template <class Result, class Impl, class Executor, class Operation, class Slot, class Prepare,
+          class Start>
+[[gnu::always_inline]] inline bool
+fill_and_start(const std::shared_ptr<Impl>& impl, [[maybe_unused]] const io_executor<Executor>& io,
+               Operation& op, Slot& slot, Prepare& prepare, Start& start) {
   if (impl == nullptr) [[unlikely]] {
     op.ec = asio::error::bad_descriptor;
     return false;
@@ -63,6 +79,8 @@ template <class Impl, class Operation, class Slot, class Prepare, class Start>
     op.id = next_id_of(*impl);
     slot.template emplace<canceller<Impl>>(canceller<Impl>{impl, op.id});
   }
+  BOOST_ASIO_HANDLER_CREATION((io.context(), op, object_name(impl.get()), impl.get(), 0,
+                               tracked_name<Result>(impl.get(), op)));
   return start(*impl, op);
 }
 
@@ -79,7 +97,7 @@ void start_operation(const std::shared_ptr<Impl>& impl, const io_executor<Execut
   using op_type = handler_op<Base, Result, Handler, Executor, Buffers>;
   auto slot = asio::get_associated_cancellation_slot(handler);
   typename op_type::owner op(handler, io);
-  if (fill_and_start(impl, *op, slot, prepare, start)) [[likely]] {
+  if (fill_and_start<Result>(impl, io, *op, slot, prepare, start)) [[likely]] {
     op.release();
     return;
   }
@@ -98,7 +116,7 @@ void start_next_operation(const std::shared_ptr<Impl>& impl, const io_executor<E
   std::optional<typename op_type::owner> op;
   try {
     op.emplace(handler, io);
-    if (fill_and_start(impl, **op, slot, prepare, start)) {
+    if (fill_and_start<Result>(impl, io, **op, slot, prepare, start)) {
       op->release();
       return;
     }
@@ -107,6 +125,7 @@ void start_next_operation(const std::shared_ptr<Impl>& impl, const io_executor<E
       return failed(handler, error_code(asio::error::no_memory));
     (*op)->ec = asio::error::no_memory;
   }
+  BOOST_ASIO_HANDLER_COMPLETION((**op));
   const error_code ec = (*op)->ec;
   Handler unstarted(op->take_handler());
   failed(unstarted, ec);

@@ -269,7 +269,9 @@ struct flush_request {
   request_error problem = request_error::none;
 };
 
+#pragma GCC visibility push(default)
 ibv_mw* native_handle(const memory_window_impl& window) noexcept;
+#pragma GCC visibility pop
 
 /// The binding of a memory window. Its key is set at the start.
 struct bind_request {

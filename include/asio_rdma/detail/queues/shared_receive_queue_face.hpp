@@ -11,14 +11,17 @@
 #include <cstdint>
 #include <memory>
 
+namespace asio_rdma::detail {
+class completion_queue_impl;
+class shared_receive_queue_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 struct shared_receive_queue_options;
 } // namespace asio_rdma
 
 namespace asio_rdma::detail {
-
-class completion_queue_impl;
-class shared_receive_queue_impl;
 
 /// Return null after an error.
 std::shared_ptr<shared_receive_queue_impl>
@@ -39,4 +42,17 @@ bool start_wait_limit(shared_receive_queue_impl& impl, operation& op, std::uint3
 void cancel(shared_receive_queue_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(shared_receive_queue_impl& impl) noexcept;
 
+// The names that handler tracking shows.
+inline const char* object_name(const shared_receive_queue_impl*) noexcept {
+  return "shared_receive_queue"; // Boost.Asio shows 20 characters
+}
+inline const char* operation_name(const shared_receive_queue_impl*,
+                                  const receive_operation&) noexcept {
+  return "async_receive";
+}
+inline const char* operation_name(const shared_receive_queue_impl*, const operation&) noexcept {
+  return "async_wait_limit";
+}
+
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -13,9 +13,6 @@
 
 namespace asio_rdma::detail {
 
-template <class Buffers>
-concept memory_to_fill = asio::is_mutable_buffer_sequence<Buffers>::value;
-
 struct stream_size_result {
   using signature = void(error_code, std::size_t);
   static std::tuple<std::size_t> arguments(const stream_operation& op) {
@@ -35,6 +32,8 @@ struct stream_piece_result {
 template <class Op, class Buffers>
 error_code give_buffers(Op& op, ibv_sge* parts, std::size_t most, const Buffers& buffers) {
   constexpr bool reads = std::derived_from<Op, stream_reading>;
+  if constexpr (has_payload<Buffers>)
+    return give_buffers(op, parts, most, buffers.payload);
   op.parts = parts;
   op.registered = const_buffer_sequence<Buffers>;
   for_each_buffer(buffers, [&](const const_buffer& b) {

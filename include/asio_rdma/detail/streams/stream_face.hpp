@@ -16,11 +16,14 @@
 #include <memory>
 
 namespace asio_rdma::detail {
-
 class completion_queue_impl;
 class connection_target;
 class shared_receives_impl;
 class stream_impl;
+} // namespace asio_rdma::detail
+
+#pragma GCC visibility push(default)
+namespace asio_rdma::detail {
 
 /// Return null after an error.
 std::shared_ptr<stream_impl> open_stream(const asio::any_io_executor& ex, const memory_pool& pool,
@@ -37,6 +40,8 @@ ibv_qp* native_handle(const stream_impl& impl) noexcept;
 const memory_pool& pool(const stream_impl& impl) noexcept;
 const stream_options& options(const stream_impl& impl) noexcept;
 stream_statistics statistics(const stream_impl& impl) noexcept;
+link_latencies latencies(const stream_impl& impl) noexcept;
+void measure_latency(stream_impl& impl);
 std::size_t available(stream_impl& impl);
 error_code shutdown(stream_impl& impl, asio::socket_base::shutdown_type what);
 error_code endpoint(const stream_impl& impl, asio::ip::tcp::endpoint& result, bool remote);
@@ -58,4 +63,19 @@ void run_here(stream_impl& impl, stream_error_wait& op, bool wait);
 void cancel(stream_impl& impl, std::uint64_t id, asio::cancellation_type_t type);
 std::uint64_t next_id_of(stream_impl& impl) noexcept;
 
+// The names that handler tracking shows.
+inline const char* object_name(const stream_impl*) noexcept { return "stream"; }
+inline const char* operation_name(const stream_impl*, const stream_reading& op) noexcept {
+  if (op.request.what == stream_read::kind::wait)
+    return "async_wait";
+  return op.request.what == stream_read::kind::piece ? "async_receive" : "async_read_some";
+}
+inline const char* operation_name(const stream_impl*, const stream_writing& op) noexcept {
+  return op.request.what == stream_write::kind::wait ? "async_wait" : "async_write_some";
+}
+inline const char* operation_name(const stream_impl*, const stream_error_wait&) noexcept {
+  return "async_wait";
+}
+
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma::detail {
 
 enum class access_kind : std::uint8_t {
@@ -84,3 +85,4 @@ private:
 };
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

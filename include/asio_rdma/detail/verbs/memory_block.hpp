@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 class memory_region;
 }
@@ -55,3 +56,4 @@ struct memory_block {
 using memory_block_ptr = boost::intrusive_ptr<memory_block>;
 
 } // namespace asio_rdma::detail
+#pragma GCC visibility pop

@@ -12,9 +12,11 @@
 #include <span>
 #include <type_traits>
 
+#pragma GCC visibility push(default)
 namespace asio_rdma {
 class registered_buffer;
 }
+#pragma GCC visibility pop
 
 namespace asio_rdma::detail {
 

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "connecting/pending_handshakes.hpp"
+
+#include <algorithm>
+
+namespace asio_rdma::detail {
+
+asio::ip::address pending_handshakes::source_of(const asio::ip::address& connector) noexcept {
+  if (!connector.is_v6())
+    return connector;
+  auto bytes = connector.to_v6().to_bytes();
+  std::fill(bytes.begin() + bytes.size() / 2, bytes.end(), static_cast<unsigned char>(0));
+  return asio::ip::address_v6(bytes);
+}
+
+void pending_handshakes::begin(const std::shared_ptr<cm_connection>& which,
+                               const asio::ip::address& connector,
+                               std::chrono::milliseconds timeout, clock::time_point now) {
+  const std::lock_guard lock(mutex_);
+  entries_.push_back({which, which.get(), source_of(connector), now, timeout});
+}
+
+void pending_handshakes::end(const cm_connection& which) noexcept {
+  const std::lock_guard lock(mutex_);
+  entries_.remove_if([&](const entry& e) { return e.key == &which; });
+}
+
+std::size_t pending_handshakes::count() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+
+std::size_t pending_handshakes::count(const asio::ip::address& source) const noexcept {
+  const std::lock_guard lock(mutex_);
+  return locked_count(source);
+}
+
+std::size_t pending_handshakes::locked_count(const asio::ip::address& source) const noexcept {
+  return static_cast<std::size_t>(std::count_if(
+      entries_.begin(), entries_.end(), [&](const entry& e) { return e.source == source; }));
+}
+
+// The more connectors compete, the less time each gets to answer.
+pending_handshakes::overdue
+pending_handshakes::take_overdue(clock::time_point now, std::size_t waiting,
+                                 std::chrono::milliseconds patience) noexcept {
+  overdue result{nullptr, clock::time_point::max()};
+  const std::lock_guard lock(mutex_);
+  const auto competitors = static_cast<std::chrono::milliseconds::rep>(entries_.size() + waiting);
+  auto found = entries_.end();
+  std::size_t most = 0;
+  for (auto i = entries_.begin(); i != entries_.end(); ++i) {
+    const auto due = i->since + std::max(i->timeout / competitors, patience);
+    if (due > now) {
+      result.next = std::min(result.next, due);
+    } else if (const std::size_t n = locked_count(i->source); n > most) {
+      found = i;
+      most = n;
+    }
+  }
+  if (found == entries_.end())
+    return result;
+  result.which = found->which.lock();
+  result.next = now;
+  entries_.erase(found);
+  return result;
+}
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: BSL-1.0
+#pragma once
+
+#include "link/link_transfer.hpp"
+
+#include <chrono>
+#include <cstdint>
+
+namespace asio_rdma::detail {
+
+/// Asks a silent peer for a sign of life, by an RDMA WRITE of zero bytes. Functions are called with
+/// the link locked.
+class keep_alive_probe final : public link_transfer {
+public:
+  explicit keep_alive_probe(link_impl& link) noexcept;
+  /// Probes a peer that has been silent for the interval, or for half of it. 0: never.
+  void start(std::chrono::milliseconds interval);
+  /// A work request has completed.
+  void saw_sign() noexcept { ++signs_; }
+
+private:
+  void wait();
+  void check();
+
+  std::chrono::microseconds pause_{};
+  bool unheard_ = false; // at the last check, the peer had not spoken and could not be asked
+  bool asking_ = false;
+  std::uint64_t signs_ = 0, signs_before_ = 0; // work requests that have completed, now and at the
+                                               // last check
+};
+
+/// Ends the link with `timed_out` if the peer answers no READ for a time. On InfiniBand and RoCE
+/// the queue pair itself gives up before, unless the peer answers very slowly. On iWARP this
+/// deadline is the only end, because TCP acknowledges the request, and no layer asks for the
+/// answer. Functions are called with the link locked.
+class read_deadline {
+public:
+  explicit read_deadline(link_impl& link) noexcept : link_(link) {}
+  /// The time in which one of the outstanding READs must end, besides a microsecond for each of
+  /// their bytes. It may be exceeded by half. 0: never. Call it before the first READ.
+  void set(std::chrono::milliseconds time) noexcept;
+  void posted(std::uint64_t bytes) noexcept;
+  void returned(std::uint64_t bytes) noexcept;
+
+private:
+  void wait();
+  void check();
+
+  link_impl& link_;
+  std::chrono::microseconds pause_{}, quiet_{}; // between looks; without an answer, so far
+  std::uint64_t reads_ = 0, bytes_ = 0;         // outstanding
+  std::uint64_t answers_ = 0, answers_before_ = 0;
+  bool waiting_ = false;
+};
+
+} // namespace asio_rdma::detail

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: BSL-1.0
+// Calls that do not compile. `check` compiles one at a time (WRONG is its number) and compares the
+// compiler's first error with the words behind "says:". Number 0 has the calls as they should be.
+#include <asio_rdma/asio_rdma.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include <string>
+#include <vector>
+
+namespace asio = boost::asio;
+using asio::detached;
+using asio_rdma::error_code;
+
+void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rdma::stream& stream,
+           asio_rdma::connector& connector, const asio_rdma::memory_pool& pool,
+           const asio_rdma::registered_buffer& registered, asio_rdma::remote_buffer remote,
+           asio::ip::tcp::endpoint endpoint, asio::ip::tcp::socket& socket,
+           std::vector<char>& memory, const std::string& text) {
+#if WRONG == 0
+  qp.async_send(registered, detached);
+  qp.async_receive(registered, detached);
+  qp.async_write(registered, remote, detached);
+  connection.async_send(asio::buffer(text), detached);
+  connection.async_write(asio::buffer(text), remote, detached);
+  connection.async_receive(asio::buffer(memory), detached);
+  stream.async_read_some(asio::buffer(memory), [](error_code, std::size_t) {});
+  stream.async_write_some(asio::buffer(text), detached);
+  connector.async_connect(stream, endpoint, detached);
+  stream.open(pool, asio_rdma::stream_options().set_receives(8));
+#elif WRONG == 1  // says: this is no buffer sequence: pass asio::buffer(object)
+  stream.async_read_some(memory, detached);
+#elif WRONG == 2  // says: this memory is const: pass asio::buffer(object) of an object that is not
+  stream.async_read_some(asio::buffer(text), detached);
+#elif WRONG == 3  // says: this memory is const: pass a mutable_buffer or registered_buffer
+  qp.async_receive(asio_rdma::const_buffer(registered), detached);
+#elif WRONG == 4  // says: a queue pair sends registered memory only
+  qp.async_send(asio::buffer(text), detached);
+#elif WRONG == 5  // says: a queue pair sends registered memory only
+  qp.async_send(memory.data(), memory.size(), detached);
+#elif WRONG == 6  // says: the last argument is no completion token for this operation
+  stream.async_write_some(asio::buffer(text), 1);
+#elif WRONG == 7  // says: the last argument is no completion token for this operation
+  connection.async_receive(asio::buffer(memory), [](error_code) {});
+#elif WRONG == 8  // says: open takes a memory_pool or shared_receives
+  stream.open();
+#elif WRONG == 9  // says: open takes a memory_pool or shared_receives
+  connection.open(pool, asio_rdma::stream_options());
+#elif WRONG == 10 // says: async_connect takes the object, an endpoint or a range of endpoints
+  connector.async_connect(stream, endpoint, asio_rdma::accept_options(), detached);
+#elif WRONG == 11 // says: a queue pair sends registered memory only
+  qp.async_write(remote, registered, detached);
+#elif WRONG == 12 // says: the second argument must be memory of the peer
+  connection.async_write(asio::buffer(text), registered, detached);
+#elif WRONG == 13 // says: this is no buffer sequence: pass asio::buffer(object)
+  connection.async_send(text, detached);
+#elif WRONG == 14 // says: only an asio_rdma::queue_pair, connection or stream can be connected
+  connector.async_connect(socket, endpoint, detached);
+#endif
+}
