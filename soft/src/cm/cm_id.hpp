@@ -9,7 +9,9 @@
 #include "wire/iwarp_wire.hpp"
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
+#include <list>
 #include <rdma/rdma_cma.h>
 
 namespace soft {
@@ -58,7 +60,8 @@ enum class cm_state {
   replied,    ///< accepted; the peer's last message is to come
   responded,  ///< the peer's acceptance came
   connected,  //
-  ended       ///< by either side
+  ended,      ///< by either side
+  removed     ///< with its device
 };
 
 struct cm_listener;
@@ -77,7 +80,7 @@ struct librdmacm_id : rdma_cm_id {
 };
 
 /// A connection that is made, or a listener. The engine must be locked wherever a member is used.
-struct cm_id final : librdmacm_id, wire_owner {
+struct cm_id final : librdmacm_id, wire_owner, removable {
   counted<&resource_counts::ids> count;
   cm_state state = cm_state::idle;
   bool synchronous = false; ///< the library waits for each event itself
@@ -112,6 +115,7 @@ struct cm_id final : librdmacm_id, wire_owner {
 
   // ---- device
   ibv_context* context_of_device = nullptr; ///< that counts the id; `verbs`, from the address on
+  std::list<removable*>::iterator place{};  ///< in that context
   bool shares_domain = false;
 
   cm_id();
@@ -119,6 +123,7 @@ struct cm_id final : librdmacm_id, wire_owner {
   void started(const iwarp::start_frame& f) override;
   void heard() override;
   void ended(int error) override;
+  void on_removal() override;
 
   static cm_id& of(rdma_cm_id* id) noexcept { return *static_cast<cm_id*>(id); }
   static cm_channel& channel_of(rdma_event_channel* c) noexcept {
@@ -128,6 +133,11 @@ struct cm_id final : librdmacm_id, wire_owner {
   /// Whether the id is for datagrams. Then no connection follows: it is connected once it knows its
   /// peer's queue pair, or has accepted the peer's request.
   bool is_datagram() const noexcept { return qp_type == IBV_QPT_UD; }
+  /// Whether the id may no longer come to its device, or has lost it.
+  bool has_lost_device() const noexcept;
+  /// The error of a function whose state does not fit. The kernel does not know the id of a removed
+  /// device any more (ucma_get_ctx in drivers/infiniband/core/ucma.c).
+  int wrong_state() const noexcept { return state == cm_state::removed ? ENXIO : EINVAL; }
 
   /// Reports an event. `status`: 0, a negative error number, or a reason of rejection.
   void tell(rdma_cm_event_type what, int status = 0, const private_data* data = nullptr,

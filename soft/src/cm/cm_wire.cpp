@@ -188,6 +188,8 @@ void cm_id::heard() {
 
 void cm_id::ended(int error) {
   const auto w = std::exchange(wire, nullptr);
+  if (state == cm_state::removed)
+    return;
   switch (std::exchange(state, cm_state::ended)) {
   case cm_state::requesting:
     if (error == ECONNREFUSED)

@@ -59,7 +59,7 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
       p = &none;
     if (id.state != cm_state::routed ||
         !take(*p, id.is_datagram() ? resolution_request_data : request_data, data))
-      return fail(EINVAL);
+      return fail(id.wrong_state());
     id.initiator_depth = depth(p->initiator_depth, most_reads());
     id.responder_resources = depth(p->responder_resources, most_reads());
     id.retry_count = retries(p->retry_count);
@@ -76,7 +76,7 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::requested || !is_valid(id, p))
-      return fail(EINVAL);
+      return fail(id.wrong_state());
     if (p != nullptr) {
       if (!take(*p, id.is_datagram() ? resolution_data : reply_data, data))
         return fail(EINVAL);
@@ -92,7 +92,7 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::requested)
-      return fail(EINVAL);
+      return fail(id.wrong_state());
     send_reply(id, data);
     if (id.is_datagram())
       return 0; // no event follows
@@ -104,7 +104,7 @@ SOFT_EXPORT int rdma_establish(rdma_cm_id* base) {
   cm_id& id = cm_id::of(base);
   const engine::lock_guard lock(engine::get());
   if (id.state != cm_state::responded)
-    return fail(EINVAL);
+    return fail(id.wrong_state());
   send_ready(id);
   return 0;
 }
@@ -118,7 +118,7 @@ int reject(rdma_cm_id* base, int reason, const void* bytes, std::uint8_t size) {
       (id.is_datagram() && id.state != cm_state::requested) ||
       (id.state != cm_state::requested && id.state != cm_state::responded &&
        id.state != cm_state::replied))
-    return fail(EINVAL);
+    return fail(id.wrong_state());
   private_data data;
   data.size = size;
   if (size != 0)
@@ -144,7 +144,7 @@ SOFT_EXPORT int rdma_notify(rdma_cm_id* base, ibv_event_type what) {
   if (id.state == cm_state::connected)
     return fail(EISCONN);
   if (id.state != cm_state::replied)
-    return fail(EINVAL);
+    return fail(id.wrong_state());
   id.state = cm_state::connected;
   id.tell(RDMA_CM_EVENT_ESTABLISHED);
   return 0;
@@ -168,7 +168,7 @@ SOFT_EXPORT int rdma_disconnect(rdma_cm_id* base) {
         id.state == cm_state::responded)
       send_disconnect(id);
     else if (id.state != cm_state::ended) // by the queue pair or the peer: that event comes
-      return fail(EINVAL);
+      return fail(id.wrong_state());
   }
   return finish(id);
 }

@@ -50,7 +50,8 @@ namespace {
 device_context& count_in(cm_id& id) noexcept {
   if (id.context_of_device == nullptr) {
     id.context_of_device = cm_id::shared_context();
-    ++device_context::of(id.context_of_device).ids;
+    auto& ids = device_context::of(id.context_of_device).ids;
+    id.place = ids.insert(ids.end(), &id);
   }
   return device_context::of(id.context_of_device);
 }
@@ -63,6 +64,8 @@ int cm_id::share_domain() {
   {
     const engine::lock_guard locked(engine::get());
     c = &count_in(*this);
+    if (c->is_leaving)
+      return ENODEV;
   }
   if (c->domain_of_ids == nullptr)
     c->domain_of_ids = ibv_alloc_pd(c->base());
@@ -74,6 +77,11 @@ int cm_id::share_domain() {
   if (verbs != nullptr && pd == nullptr)
     pd = c->domain_of_ids;
   return 0;
+}
+
+bool cm_id::has_lost_device() const noexcept {
+  return device_context::of(context_of_device != nullptr ? context_of_device : shared_context())
+      .is_leaving;
 }
 
 void cm_id::leave_domain() {
@@ -107,7 +115,7 @@ ibv_context* cm_id::leave_device() noexcept {
   if (left == nullptr)
     return nullptr;
   device_context& c = device_context::of(left);
-  --c.ids;
+  c.ids.erase(place);
   return left != shared_context() && !c.is_in_use() ? left : nullptr;
 }
 

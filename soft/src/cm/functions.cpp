@@ -208,6 +208,8 @@ SOFT_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int name, void* val
                                 std::size_t bytes) {
   cm_id& id = cm_id::of(base);
   const engine::lock_guard lock(engine::get());
+  if (id.state == cm_state::removed)
+    return fail(ENXIO);
   if (level == RDMA_OPTION_ID &&
       (name == RDMA_OPTION_ID_REUSEADDR || name == RDMA_OPTION_ID_AFONLY)) {
     if (bytes != sizeof(int) || id.state != cm_state::idle)
@@ -237,11 +239,16 @@ SOFT_EXPORT int rdma_bind_addr(rdma_cm_id* base, sockaddr* address) {
     return fail(error);
   const engine::lock_guard lock(engine::get());
   if (id.state != cm_state::idle)
-    return fail(EINVAL);
+    return fail(id.wrong_state());
   if (const int error = bind_port(id, *address))
     return fail(error);
-  if (!is_any(id.route.addr.src_addr))
+  if (!is_any(id.route.addr.src_addr)) {
+    if (id.has_lost_device()) {
+      release_port(id);
+      return fail(ENODEV);
+    }
     id.use_device();
+  }
   id.state = cm_state::bound;
   return 0;
 }
@@ -252,7 +259,7 @@ SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::idle && id.state != cm_state::bound)
-      return fail(EINVAL);
+      return fail(id.wrong_state());
     if (id.state == cm_state::idle && from != nullptr)
       if (const int error = bind_port(id, *from))
         return fail(error);
@@ -260,7 +267,7 @@ SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to
     int error = refused;
     if (error == 0 && (id.port_holder < 0 || is_any(id.route.addr.src_addr)))
       error = choose_source(id, *to);
-    if (error == 0 && index_of(gid_of(id.route.addr.src_addr)) < 0)
+    if (error == 0 && (id.has_lost_device() || index_of(gid_of(id.route.addr.src_addr)) < 0))
       error = ENODEV;
     if (error != 0) {
       id.tell(RDMA_CM_EVENT_ADDR_ERROR, -error);
@@ -278,7 +285,7 @@ SOFT_EXPORT int rdma_resolve_route(rdma_cm_id* base, int) {
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::resolved)
-      return fail(EINVAL);
+      return fail(id.wrong_state());
     id.traffic_class = id.tos.value_or(current().tos);
     if (const int error = id.fill_path()) {
       id.tell(RDMA_CM_EVENT_ROUTE_ERROR, -error);
@@ -299,7 +306,7 @@ SOFT_EXPORT int rdma_listen(rdma_cm_id* base, int backlog) {
     if (const int error = bind_port(id, reinterpret_cast<sockaddr&>(any)))
       return fail(error);
   } else if (id.state != cm_state::bound) {
-    return fail(EINVAL);
+    return fail(id.wrong_state());
   }
   if (const int error = check_port(id, true))
     return fail(error);
@@ -347,6 +354,11 @@ SOFT_EXPORT int rdma_migrate_id(rdma_cm_id* base, rdma_event_channel* to) {
   rdma_event_channel* const old = id.channel;
   {
     const engine::lock_guard lock(engine::get());
+    if (id.state == cm_state::removed) {
+      if (synchronous)
+        rdma_destroy_event_channel(to);
+      return fail(ENXIO);
+    }
     move_events(id, to);
   }
   id.events_got.wait();

@@ -166,7 +166,7 @@ void send_request(cm_id& from, const private_data& data, int rejection) {
 }
 
 cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_data& data) {
-  if (listener.waiting >= listener.backlog)
+  if (listener.waiting >= listener.backlog || made->has_lost_device())
     return nullptr;
   cm_id* const to = made.release();
   to->channel = listener.channel;
@@ -280,11 +280,32 @@ void withdraw(cm_id& id) {
     if (!id.is_datagram())
       disconnect_peer(id);
     break;
+  case cm_state::removed:
+    if (const auto w = std::exchange(id.wire, nullptr))
+      w->close();
+    break;
   default:
     break;
   }
   id.answer.reset();
   id.state = cm_state::ended;
+}
+
+// The ids of the device get the event one after another, and the kernel destroys its part of each.
+// A request that the program has not accepted gets none. A listener to all addresses has no device.
+// Source: cma_process_remove in drivers/infiniband/core/cma.c, ucma_event_handler in ucma.c
+void cm_id::on_removal() {
+  if (verbs == nullptr)
+    return;
+  const bool has_owner = state != cm_state::requested;
+  if (peer != nullptr && peer->has_lost_device())
+    std::exchange(peer, nullptr)->peer = nullptr; // the peer has its own event
+  if (state != cm_state::connected || !wire)
+    withdraw(*this);
+  inquiry.reset();
+  state = cm_state::removed;
+  if (has_owner)
+    tell(RDMA_CM_EVENT_DEVICE_REMOVAL);
 }
 
 } // namespace soft

@@ -58,6 +58,8 @@ void end_queue_pair(cm_id& id) {
 SOFT_EXPORT int rdma_init_qp_attr(rdma_cm_id* base, ibv_qp_attr* a, int* mask) {
   cm_id& id = cm_id::of(base);
   const engine::lock_guard lock(engine::get());
+  if (id.state == cm_state::removed)
+    return fail(ENXIO);
   const bool open = id.state == cm_state::requested || id.state == cm_state::replied ||
                     id.state == cm_state::responded || id.state == cm_state::connected;
   const ibv_qp_state state = a->qp_state;

@@ -68,8 +68,8 @@ roce::resolution_reply reply_to(const roce::resolution_request& r, roce::resolut
 }
 
 // Writes the address, without its port, of the same family as `to`.
-void put(const ibv_gid& g, sockaddr& to) {
-  if (to.sa_family == AF_INET6)
+void put(const ibv_gid& g, sockaddr_storage& to) {
+  if (to.ss_family == AF_INET6)
     std::memcpy(&reinterpret_cast<sockaddr_in6&>(to).sin6_addr, g.raw, 16);
   else
     std::memcpy(&reinterpret_cast<sockaddr_in&>(to).sin_addr, g.raw + 12, 4);
@@ -186,7 +186,7 @@ void cm_inquiry_listener::take(const roce::resolution_request& r, const sockaddr
       r.service != roce::service_of(ntohs(port_of(destination))) || !is_here(r.destination) ||
       roce::is_ipv4(r.destination) != (from.sa_family == AF_INET))
     return;
-  put(r.destination, destination);
+  put(r.destination, own);
   for (const cm_answer* const a : answers())
     if (a->is_for(r))
       return a->send_again();

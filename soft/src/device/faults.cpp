@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <thread>
+#include <vector>
 
 namespace soft {
 namespace {
@@ -33,23 +34,45 @@ void tell_all(ibv_event_type what) {
   device_context::for_all([what](device_context& c) { tell(c, what); });
 }
 
-// Calls fail at once. Some time later the kernel has destroyed all objects, completion channels
-// included, and reports IBV_EVENT_DEVICE_FATAL (uverbs_destroy_ufile_hw).
+// The removal of the device, as the kernel does it. Its parts lose a device in the reverse order of
+// their start: ib_uverbs is loaded before rdma_cm if the driver needs it, as mlx5's does. So the
+// ids of rdma_cm get their event first. Then calls fail, and some time later the kernel has
+// destroyed all objects, completion channels included, and reports IBV_EVENT_DEVICE_FATAL. Sources:
+// disable_device and assign_client_id in drivers/infiniband/core/device.c; cma_process_remove in
+// cma.c; ib_uverbs_free_hw_resources in uverbs_main.c, uverbs_destroy_ufile_hw in rdma_core.c
 class removal final : public task {
 public:
   static removal& get() { return of_process<removal>(); }
   void begin() {
-    attention |= is_removed;
-    device_context::for_all([](device_context& c) { c.removed = true; });
     engine::get().remove(*this); // of a removal that has begun
-    if (habits().removal.count() == 0)
-      run();
-    else
-      engine::get().schedule_at(*this, clock::now() + habits().removal);
+    ids_last_ = habits().ids_last;
+    if (!ids_last_)
+      tell_ids([](const device_context&) { return true; });
+    step_ = &removal::fail_calls;
+    go_on(ids_last_ ? std::chrono::nanoseconds(0) : habits().removal_notice);
   }
 
 private:
-  void run() override {
+  // The time until the next step.
+  void go_on(std::chrono::nanoseconds time) {
+    if (time.count() == 0)
+      run();
+    else
+      engine::get().schedule_at(*this, clock::now() + time);
+  }
+  void run() override { (this->*step_)(); }
+
+  void fail_calls() {
+    attention |= is_removed;
+    device_context::for_all([this](device_context& c) {
+      if (ids_last_ || c.is_leaving) // not what was opened since
+        c.removed = true;
+    });
+    step_ = &removal::end_objects;
+    go_on(habits().removal);
+  }
+
+  void end_objects() {
     queue_pair::for_all([](queue_pair& qp) {
       const device_context& c = device_context::of(qp.qp_base.context);
       if (c.removed && !c.is_told) // not what an earlier removal has left
@@ -64,7 +87,25 @@ private:
         each->events.end();
       tell(c, IBV_EVENT_DEVICE_FATAL);
     });
+    tell_ids([](const device_context& c) { return c.removed.load(); });
   }
+
+  // An id may end its connections, so the list of contexts is not locked then.
+  template <class Which>
+  static void tell_ids(Which which) {
+    std::vector<removable*> told;
+    device_context::for_all([&](device_context& c) {
+      if (c.is_leaving || !which(c))
+        return;
+      c.is_leaving = true;
+      told.insert(told.end(), c.ids.begin(), c.ids.end());
+    });
+    for (removable* const each : told)
+      each->on_removal();
+  }
+
+  void (removal::*step_)() = &removal::fail_calls;
+  bool ids_last_ = false;
 };
 
 // An event of the port or the device.

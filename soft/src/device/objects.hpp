@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <infiniband/verbs.h>
+#include <list>
 #include <mutex>
 #include <sys/socket.h>
 #include <vector>
@@ -69,6 +70,15 @@ private:
 
 struct channel;
 
+/// An object that learns of the removal of its device.
+struct removable {
+  /// Called once, with the engine locked.
+  virtual void on_removal() = 0;
+
+protected:
+  ~removable() = default;
+};
+
 /// A program's context on the device.
 struct device_context : verbs_context {
   device_context();
@@ -79,10 +89,11 @@ struct device_context : verbs_context {
   std::atomic<bool> removed{false}; ///< the device is gone for this context
   // ---- guarded by the engine's lock
   std::vector<channel*> channels;
-  int ids = 0;           ///< of librdmacm
-  bool is_given = false; ///< by rdma_get_devices(3)
-  bool is_told = false;  ///< of the removal
-  bool is_in_use() const noexcept { return ids != 0 || is_given; }
+  std::list<removable*> ids; ///< of librdmacm
+  bool is_given = false;     ///< by rdma_get_devices(3)
+  bool is_leaving = false;   ///< the ids have the event of their removal
+  bool is_told = false;      ///< of the removal
+  bool is_in_use() const noexcept { return !ids.empty() || is_given; }
   // ---- guarded by the lock of the context that ids have
   ibv_pd* domain_of_ids = nullptr;
   int parts_in_domain = 0;

@@ -222,6 +222,10 @@ private:
       return time(k.destroy, longest_time);
     if (name == "removal")
       return time(k.removal, longest_time);
+    if (name == "removal_notice")
+      return time(k.removal_notice, longest_time);
+    if (name == "ids_last")
+      return yes_or_no(k.ids_last);
     if (name == "late_last_wqe")
       return time(k.late_last_wqe, longest_time);
     if (name == "no_last_wqe")

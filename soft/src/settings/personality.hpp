@@ -69,6 +69,12 @@ struct personality {
   bool eio_after_removal;
   /// The time from the first failure to the event. So long the device may still use the memory.
   std::chrono::nanoseconds removal;
+  /// The time from RDMA_CM_EVENT_DEVICE_REMOVAL of the ids to the first failure. 0 for all
+  /// adapters: no figure found.
+  std::chrono::nanoseconds removal_notice{0};
+  /// The ids get their event after that of the device: ib_uverbs was loaded after rdma_cm. Not so
+  /// with mlx5, whose driver needs ib_uverbs.
+  bool ids_last = false;
   /// Registered memory is limited by RLIMIT_MEMLOCK.
   bool locks_memory;
   /// The completion of a received datagram names the kind of network header in `sl`: 9 for IPv6, 10

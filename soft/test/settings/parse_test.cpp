@@ -112,9 +112,12 @@ TEST_CASE("Values of a personality are replaced one by one") {
                           "taken_receives=3,late_placement=7ms,stale=4,ece=2,grh_required=0,"
                           "untold_route=1,"
                           "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
+                          "removal_notice=6ms,ids_last=1,"
                           "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
                           "max_datagram=1024,vectors=4,infiniband=1");
   CHECK(s.kind.removal == 5ms);
+  CHECK(s.kind.removal_notice == 6ms);
+  CHECK(s.kind.ids_last);
   CHECK(s.kind.create == 3ms);
   CHECK(s.kind.destroy == 2ms);
   CHECK(s.kind.late_last_wqe == 1ms);

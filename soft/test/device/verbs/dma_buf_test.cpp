@@ -251,8 +251,10 @@ TEST_CASE("The device's mapping of a dma-buf ends with its region") {
   // The mappings of the memfd in this process.
   const auto mappings = [] {
     int n = 0;
-    const std::unique_ptr<std::FILE, decltype(&std::fclose)> maps(
-        std::fopen("/proc/self/maps", "r"), &std::fclose);
+    struct closer {
+      void operator()(std::FILE* f) const { std::fclose(f); }
+    };
+    const std::unique_ptr<std::FILE, closer> maps(std::fopen("/proc/self/maps", "r"));
     REQUIRE(maps);
     for (char line[512]; std::fgets(line, sizeof(line), maps.get()) != nullptr;)
       n += std::string_view(line).find("/memfd:device memory") != std::string_view::npos;
