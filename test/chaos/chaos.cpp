@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: BSL-1.0
+// A run of chaos: a server and clients of each kind in processes of their own, to which faults
+// happen by a printed seed. Processes are killed and stopped, links are cut, registrations are
+// refused, the device is removed. Every byte and every count is compared; then the faults end, and
+// each client must go on.
+#include "chaos/ledger.hpp"
+#include "device/support/long_run.hpp"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <dlfcn.h>
+#include <map>
+#include <random>
+#include <spawn.h>
+#include <string>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+namespace chaos {
+namespace {
+
+using clock_type = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+// A client makes a round within a second. Faults end within a few seconds: stopped processes,
+// retries, the server's start.
+constexpr auto longest_pause = 90s;
+constexpr std::uint64_t most_growth = 64 << 20;
+
+struct options {
+  double seconds = 60;
+  std::uint32_t seed = 1;
+  int role = -1; // the place in the ledger; -1: the driver
+};
+
+class driver {
+public:
+  explicit driver(const options& o) : options_(o), random_(o.seed) {}
+  ~driver() {
+    for (std::size_t i = 0; i < processes; ++i)
+      end(i);
+  }
+
+  /// Returns whether all was right.
+  bool run() {
+    std::printf("seed %u\n", unsigned(options_.seed));
+    std::fflush(stdout);
+    for (std::size_t i = 0; i < processes; ++i)
+      start(i);
+    const auto over = clock_type::now() + std::chrono::duration_cast<clock_type::duration>(
+                                              std::chrono::duration<double>(options_.seconds));
+    while (right_ && clock_type::now() < over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50 + below(500)));
+      fault();
+      look();
+    }
+    if (right_)
+      finish();
+    summary();
+    return right_;
+  }
+
+private:
+  std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(random_() % n); }
+
+  void start(std::size_t place) {
+    if (place == 0)
+      ledger_->messages_port = ledger_->bytes_port = ledger_->nodes_port = 0;
+    entry& e = ledger_->of[place];
+    e.taken = e.wanted.load();
+    e.early = e.resident = 0;
+    seen_[place] = {clock_type::now(), e.rounds};
+    // Registrations of some processes are refused from their start on.
+    std::string settings = "ASIO_RDMA_SOFT=seed=" + std::to_string(below(1000));
+    if (device_has_faults_ && faults_ && below(4) == 0) {
+      settings += ",fail=reg_mr:3%:enomem";
+      ++happened_["refused registrations"];
+    }
+    std::vector<std::string> own{settings, "CHAOS_LEDGER=" + std::to_string(ledger_.descriptor())};
+    std::vector<char*> environment;
+    for (std::string& s : own)
+      environment.push_back(s.data());
+    for (char** v = environ; *v != nullptr; ++v)
+      if (std::strncmp(*v, "ASIO_RDMA_SOFT=", 15) != 0)
+        environment.push_back(*v);
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", role_option = "--role=" + std::to_string(place),
+                seed = "--seed=" + std::to_string(below(1'000'000));
+    char* arguments[] = {program.data(), role_option.data(), seed.data(), nullptr};
+    if (::posix_spawn(&pids_[place], program.c_str(), nullptr, nullptr, arguments,
+                      environment.data()) != 0) {
+      pids_[place] = 0;
+      fail("a process cannot be started", place);
+    }
+    stopped_until_[place] = {};
+  }
+  void end(std::size_t place) {
+    if (pids_[place] == 0)
+      return;
+    ::kill(pids_[place], SIGKILL);
+    ::waitpid(pids_[place], nullptr, 0);
+    pids_[place] = 0;
+  }
+  void fail(const char* what, std::size_t place) {
+    std::printf("failed: %s (process %zu)\n", what, place);
+    right_ = false;
+  }
+
+  void fault() {
+    const std::size_t place = below(4) == 0 ? 0 : 1 + below(clients);
+    switch (below(device_has_faults_ ? 8 : 2)) {
+    case 0:
+      ++happened_["kills"];
+      end(place);
+      return start(place);
+    case 1:
+      ++happened_["stops"];
+      ::kill(pids_[place], SIGSTOP);
+      stopped_until_[place] = clock_type::now() + std::chrono::milliseconds(20 + below(3000));
+      return;
+    case 2:
+      ++happened_["cut links"];
+      return set(place, "drop=now");
+    case 3:
+      ++happened_["connections of TCP reset"];
+      return set(place, "kill=now");
+    case 4:
+      ++happened_["links down for a moment"];
+      return set(place, "flap=now:" + std::to_string(10 + below(2000)) + "ms");
+    case 5:
+      if (below(4) != 0)
+        return;
+      ++happened_["removals of the device"];
+      return set(place, "removal=5ms,event=now:device_fatal");
+    case 6:
+      ++happened_["slow or failing requests"];
+      return set(place, below(2) == 0 ? "delay=request:2%:20ms" : "fail=request:0.1%:retry");
+    default:
+      ++happened_["refused registrations"];
+      return set(place, "fail=reg_mr:10%:enomem");
+    }
+  }
+  /// Gives a process settings of its device, if it has taken over the last ones.
+  void set(std::size_t place, const std::string& settings) {
+    entry& e = ledger_->of[place];
+    if (e.taken != e.wanted || settings.size() >= e.settings.size())
+      return;
+    std::strcpy(e.settings.data(), settings.c_str());
+    ++e.wanted;
+  }
+
+  void look() {
+    for (std::size_t i = 0; i < processes && right_; ++i) {
+      if (stopped_until_[i] != clock_type::time_point() && clock_type::now() > stopped_until_[i]) {
+        ::kill(pids_[i], SIGCONT);
+        stopped_until_[i] = {};
+      }
+      int status = 0;
+      if (::waitpid(pids_[i], &status, WNOHANG) == pids_[i]) {
+        pids_[i] = 0;
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != device_gone) {
+          std::printf("status %d\n", status);
+          return fail("a process has ended by itself", i);
+        }
+        ++happened_["processes started again after a removal"];
+        start(i);
+      }
+      entry& e = ledger_->of[i];
+      if (!test::is_sanitized && e.early != 0 && e.resident > e.early + most_growth)
+        return fail("memory grows", i);
+      if (i == 0)
+        continue;
+      if (e.rounds != seen_[i].rounds)
+        seen_[i] = {clock_type::now(), e.rounds};
+      else if (clock_type::now() > seen_[i].at + longest_pause)
+        return fail("a client makes no progress", i);
+    }
+  }
+
+  /// Without faults, each client must make whole rounds.
+  void finish() {
+    faults_ = false;
+    for (std::size_t i = 0; i < processes; ++i) {
+      ::kill(pids_[i], SIGCONT);
+      stopped_until_[i] = {};
+      set(i, "seed=1");
+    }
+    std::uint64_t wanted[processes];
+    for (std::size_t i = 0; i < processes; ++i) {
+      wanted[i] = ledger_->of[i].rounds + 3;
+      seen_[i].at = clock_type::now();
+    }
+    for (std::size_t i = 1; i < processes && right_; ++i)
+      while (right_ && ledger_->of[i].rounds < wanted[i]) {
+        std::this_thread::sleep_for(10ms);
+        look();
+      }
+  }
+
+  void summary() {
+    constexpr const char* names[] = {"server", "messages", "bytes", "memory"};
+    for (std::size_t i = 0; i < processes; ++i) {
+      const entry& e = ledger_->of[i];
+      std::printf(
+          "%-8s %8llu rounds, %6llu broken by faults, %9llu items, %12llu bytes compared, "
+          "%5llu KiB resident\n",
+          names[static_cast<std::size_t>(role_of(i))], static_cast<unsigned long long>(e.rounds),
+          static_cast<unsigned long long>(e.broken), static_cast<unsigned long long>(e.items),
+          static_cast<unsigned long long>(e.bytes),
+          static_cast<unsigned long long>(e.resident >> 10));
+    }
+    for (const auto& [what, count] : happened_)
+      std::printf("%6zu %s\n", count, what.c_str());
+    std::printf("%s\n", right_ ? "all was right" : "NOT all was right");
+  }
+
+  const options& options_;
+  std::mt19937 random_;
+  shared_ledger ledger_;
+  pid_t pids_[processes] = {};
+  clock_type::time_point stopped_until_[processes] = {};
+  struct {
+    clock_type::time_point at;
+    std::uint64_t rounds = 0;
+  } seen_[processes];
+  std::map<std::string, std::size_t> happened_;
+  // Those of the software device, which the driver has loaded as well.
+  const bool device_has_faults_ = ::dlsym(RTLD_DEFAULT, "soft_set") != nullptr;
+  bool faults_ = true, right_ = true;
+};
+
+int play(const options& o) {
+  if (o.role < 0)
+    return driver(o).run() ? 0 : 1;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL); // it ends with its driver
+  const char* const descriptor = std::getenv("CHAOS_LEDGER");
+  if (descriptor == nullptr || std::size_t(o.role) >= processes) {
+    std::fprintf(stderr, "--role is for the processes that the driver starts\n");
+    return 2;
+  }
+  shared_ledger shared(std::atoi(descriptor));
+  return o.role == 0 ? serve(shared) : use(shared, static_cast<std::size_t>(o.role), o.seed);
+}
+
+} // namespace
+} // namespace chaos
+
+int main(int argc, char** argv) {
+  chaos::options o;
+  const std::map<std::string, double> units{{"s", 1}, {"m", 60}, {"h", 3600}};
+  CLI::App app(
+      "Servers and clients to which faults happen; every byte and every count is compared");
+  app.add_option("--for", o.seconds, "duration (1m)")
+      ->transform(CLI::AsNumberWithUnit(units))
+      ->check(CLI::PositiveNumber);
+  app.add_option("--seed", o.seed, "seed of the faults (1)");
+  app.add_option("--role", o.role)->group(""); // of the driver's own processes
+  CLI11_PARSE(app, argc, argv);
+  try {
+    return chaos::play(o);
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "chaos: %s\n", e.what());
+    return chaos::wrong;
+  }
+}

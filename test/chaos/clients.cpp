@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: BSL-1.0
+// The clients of a chaos run. Each goes round after round: it connects, sends, compares what comes
+// back, and ends. A round that a fault ends is counted, and the next one begins.
+#include "chaos/common.hpp"
+
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace chaos {
+namespace {
+
+using namespace asio::experimental::awaitable_operators;
+
+class client : process {
+public:
+  client(shared_ledger& s, std::size_t place, std::uint32_t seed)
+      : process(s, place), number_(static_cast<std::uint32_t>(place)), random_(seed) {
+    const role kind = role_of(place);
+    spawn(rounds(kind == role::messages ? &client::messages
+                 : kind == role::bytes  ? &client::bytes
+                                        : &client::memory));
+  }
+  using process::run;
+
+private:
+  using round = asio::awaitable<bool> (client::*)();
+
+  asio::awaitable<void> rounds(round one) {
+    asio::steady_timer pause(io);
+    for (;;) {
+      const bool whole = co_await (this->*one)();
+      (whole ? mine.rounds : mine.broken) += 1;
+      pause.expires_after(whole ? 1ms : 50ms);
+      co_await pause.async_wait(token);
+    }
+  }
+
+  std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(random_() % n); }
+  /// Small sizes are as frequent as those of hundreds of thousands of bytes.
+  std::uint64_t any_size() { return sizeof(label) + below(1U << below(19)); }
+  asio::ip::tcp::endpoint at(std::uint32_t port) const {
+    return {test::own_endpoint().address(), static_cast<std::uint16_t>(port)};
+  }
+  static std::vector<std::byte> bytes_of(const label& l) {
+    std::vector<std::byte> result(l.bytes);
+    std::memcpy(result.data(), &l, sizeof l);
+    for (std::size_t i = sizeof l; i < result.size(); ++i)
+      result[i] = byte_at(l.seed(), i);
+    return result;
+  }
+  static void compare_all(const label& l, std::span<const std::byte> bytes) {
+    if (bytes.size() != l.bytes || std::memcmp(bytes.data(), &l, sizeof l) != 0)
+      report_wrong("the order or the length of what came back");
+    compare(l, sizeof l, bytes.subspan(sizeof l));
+  }
+
+  // --- Messages
+
+  asio::awaitable<bool> messages() {
+    asio_rdma::connection c(io);
+    error_code ec;
+    c.open(pool, connection_options(), ec);
+    look(ec);
+    if (ec)
+      co_return false;
+    asio_rdma::connector connector(io);
+    const auto [failure, info] =
+        co_await connector.async_connect(c, at(shared->messages_port), token);
+    look(failure);
+    if (failure)
+      co_return false;
+    std::vector<label> all(20 + below(100));
+    for (std::uint32_t i = 0; i < all.size(); ++i)
+      all[i] = {number_, i, any_size()};
+    const auto [sent, received] = co_await (send(c, all) && receive(c, all));
+    if (!sent || !received)
+      co_return false;
+    const auto [not_closed] = co_await c.async_close(token);
+    co_return !not_closed;
+  }
+  asio::awaitable<bool> send(asio_rdma::connection& c, const std::vector<label>& all) {
+    for (const label& l : all) {
+      const std::vector<std::byte> bytes = bytes_of(l);
+      const auto [ec, n] = co_await c.async_send(asio::buffer(bytes), token);
+      look(ec);
+      if (ec) {
+        c.close(); // so that the other half ends
+        co_return false;
+      }
+    }
+    co_return true;
+  }
+  asio::awaitable<bool> receive(asio_rdma::connection& c, const std::vector<label>& all) {
+    for (const label& l : all) {
+      const auto [ec, m] = co_await c.async_receive(token);
+      look(ec);
+      if (ec) {
+        c.close();
+        co_return false;
+      }
+      compare_all(l, m.bytes());
+      ++mine.items;
+      mine.bytes += m.size();
+    }
+    co_return true;
+  }
+
+  // --- Bytes
+
+  asio::awaitable<bool> bytes() {
+    asio_rdma::stream s(io);
+    error_code ec;
+    s.open(pool, stream_options(), ec);
+    look(ec);
+    if (ec)
+      co_return false;
+    asio_rdma::connector connector(io);
+    const auto [failure, info] = co_await connector.async_connect(s, at(shared->bytes_port), token);
+    look(failure);
+    if (failure)
+      co_return false;
+    const label l{number_, streams_++, any_size() + any_size() + any_size()};
+    const std::vector<std::byte> out = bytes_of(l);
+    const auto [written, read] = co_await (write(s, out) && this->read(s, l));
+    if (written && read)
+      ++mine.items;
+    co_return written&& read;
+  }
+  asio::awaitable<bool> write(asio_rdma::stream& s, const std::vector<std::byte>& out) {
+    const auto [ec, n] = co_await asio::async_write(s, asio::buffer(out), token);
+    look(ec);
+    error_code not_shut;
+    if (!ec)
+      s.shutdown(asio::socket_base::shutdown_send, not_shut);
+    if (ec || not_shut) {
+      s.close();
+      co_return false;
+    }
+    co_return true;
+  }
+  asio::awaitable<bool> read(asio_rdma::stream& s, const label& l) {
+    std::vector<std::byte> back;
+    std::array<std::byte, 16384> some;
+    for (;;) {
+      const auto [ec, n] = co_await s.async_read_some(asio::buffer(some), token);
+      look(ec);
+      back.insert(back.end(), some.begin(), some.begin() + static_cast<std::ptrdiff_t>(n));
+      if (!ec)
+        continue;
+      // Also what a fault has ended is a beginning of what was sent.
+      if (back.size() > l.bytes)
+        report_wrong("more bytes than were sent");
+      if (back.size() > sizeof l)
+        compare(l, sizeof l, std::span(back).subspan(sizeof l));
+      mine.bytes += back.size();
+      if (ec == asio::error::eof && back.size() == l.bytes)
+        co_return true;
+      s.close();
+      co_return false;
+    }
+  }
+
+  // --- Memory
+
+  asio::awaitable<bool> memory() {
+    using word = std::uint64_t;
+    // The host may not have noticed the end of a node before, so each has a number of its own.
+    asio_rdma::global_memory m(io, pool, static_cast<asio_rdma::node_id>(2 + below(4094)),
+                               memory_options());
+    const auto [failure, host] = co_await m.async_join(at(shared->nodes_port), token);
+    look(failure);
+    if (failure)
+      co_return false;
+    const auto [none, place] =
+        co_await m.async_allocate<asio_rdma::nic_atomic<word>>(server_node, 0, token);
+    look(none);
+    if (none)
+      co_return false;
+    const auto [no_block, block] = co_await m.async_allocate<word>(server_node, 0, token);
+    if (no_block)
+      co_return false;
+    const bool adds = dev.has_atomics() && m.atomics(server_node) != IBV_ATOMIC_NONE;
+    word expected = 0;
+    for (word i = 1; i <= 50; ++i) {
+      const auto [not_written] =
+          co_await m.async_write(block, i, asio_rdma::visibility::flushed, token);
+      look(not_written);
+      if (not_written)
+        co_return false;
+      const auto [not_read, value] = co_await m.async_read(block, token);
+      if (not_read)
+        co_return false;
+      if (value != i)
+        report_wrong("a word of global memory");
+      if (adds) {
+        const auto [not_added, before] = co_await m.async_fetch_add(place, word(3), token);
+        if (not_added)
+          co_return false;
+        if (i != 1 && before != expected)
+          report_wrong("a count in global memory");
+        expected = before + 3;
+      }
+      ++mine.items;
+      mine.bytes += sizeof value;
+    }
+    const auto [not_freed] = co_await m.async_free(place, token);
+    const auto [block_not_freed] = co_await m.async_free(block, token);
+    co_return !not_freed && !block_not_freed;
+  }
+
+  const std::uint32_t number_;
+  std::uint32_t streams_ = 0;
+  std::mt19937 random_;
+};
+
+} // namespace
+
+int use(shared_ledger& shared, std::size_t place, std::uint32_t seed) {
+  client(shared, place, seed).run();
+  return 0;
+}
+
+} // namespace chaos

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "chaos/common.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <dlfcn.h>
+
+namespace chaos {
+
+void report_wrong(const char* what) {
+  std::fprintf(stderr, "chaos: wrong: %s\n", what);
+  std::fflush(stderr);
+  std::_Exit(wrong);
+}
+
+void compare(const label& l, std::uint64_t at, std::span<const std::byte> bytes) {
+  for (const std::byte b : bytes)
+    if (b != byte_at(l.seed(), at++))
+      report_wrong("a byte");
+}
+
+process::process(shared_ledger& s, std::size_t place) : shared(s), mine(s->of[place]) {
+  mine.early = mine.resident = 0;
+  tick();
+}
+
+void process::look(const error_code& ec) {
+  if (ec == asio_rdma::error::device_removed || ec == asio_rdma::error::device_fatal)
+    std::_Exit(device_gone);
+}
+
+void process::tick() {
+  // The software device has this function; a device of the kernel has no faults.
+  static const auto set = reinterpret_cast<int (*)(const char*)>(::dlsym(RTLD_DEFAULT, "soft_set"));
+  if (const std::uint32_t wanted = mine.wanted; wanted != mine.taken) {
+    if (set != nullptr && set(mine.settings.data()) != 0)
+      report_wrong("settings that the device does not know");
+    mine.taken = wanted;
+  }
+  pool.trim();
+  mine.resident = test::resident_bytes();
+  if (++ticks_ == 150) // three seconds
+    mine.early = mine.resident.load();
+  timer_.expires_after(20ms);
+  timer_.async_wait([this](error_code) { tick(); });
+}
+
+} // namespace chaos

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: BSL-1.0
+// The common part of the processes that a chaos run ends, stops and cuts off.
+#pragma once
+
+#include "chaos/ledger.hpp"
+#include "device/support/long_run.hpp"
+#include "device/support/pair.hpp"
+
+#include <asio_rdma/acceptor.hpp>
+#include <asio_rdma/connection.hpp>
+#include <asio_rdma/connector.hpp>
+#include <asio_rdma/global_memory.hpp>
+#include <asio_rdma/stream.hpp>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <exception>
+#include <string>
+
+namespace chaos {
+
+namespace asio = boost::asio;
+using asio_rdma::error_code;
+using namespace std::chrono_literals;
+
+constexpr auto token = asio::as_tuple(asio::use_awaitable);
+
+inline constexpr asio_rdma::node_id server_node = 1;
+
+/// Short times, so that faults are noticed within the run.
+inline asio_rdma::connection_options connection_options() {
+  asio_rdma::connection_options o;
+  o.keep_alive = 1s;
+  o.read_timeout = 3s;
+  return o;
+}
+inline asio_rdma::stream_options stream_options() {
+  asio_rdma::stream_options o;
+  o.keep_alive = 1s;
+  o.read_timeout = 3s;
+  o.linger = 1s;
+  return o;
+}
+inline asio_rdma::global_memory_options memory_options() {
+  asio_rdma::global_memory_options o;
+  o.lanes.keep_alive = 1s;
+  o.lanes.read_timeout = 3s;
+  return o;
+}
+
+/// A process: its context, its pool, and a timer that takes over settings.
+class process {
+public:
+  process(shared_ledger& shared, std::size_t place);
+  void run() { io.run(); }
+  /// Ends the process if the error says that its device was removed.
+  void look(const error_code& ec);
+
+  template <class Coroutine>
+  void spawn(Coroutine&& c) {
+    asio::co_spawn(io, std::forward<Coroutine>(c), [](std::exception_ptr e) {
+      if (e)
+        std::rethrow_exception(e);
+    });
+  }
+
+  shared_ledger& shared;
+  entry& mine;
+  asio::io_context io;
+  asio_rdma::device dev = test::open_device();
+  asio_rdma::memory_pool pool{asio_rdma::protection_domain(dev)};
+
+private:
+  void tick();
+  asio::steady_timer timer_{io};
+  std::uint32_t ticks_ = 0;
+};
+
+} // namespace chaos

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: BSL-1.0
+// The memory that the processes of a chaos run share: counts, and the driver's wishes.
+#pragma once
+
+#include "device/support/shared_memory.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace chaos {
+
+enum class role : std::uint32_t { server, messages, bytes, memory };
+inline constexpr std::size_t clients = 6; ///< Two of each kind.
+inline constexpr std::size_t processes = clients + 1;
+inline constexpr role role_of(std::size_t place) {
+  return place == 0 ? role::server : static_cast<role>(1 + (place - 1) % 3);
+}
+
+/// Exit statuses of the processes.
+inline constexpr int device_gone = 3; ///< The device was removed: the process is started again.
+inline constexpr int wrong = 70;      ///< A byte or a count was wrong.
+
+struct entry {
+  std::atomic<std::uint64_t> rounds{0};   ///< That have ended as they should.
+  std::atomic<std::uint64_t> broken{0};   ///< That a fault has ended.
+  std::atomic<std::uint64_t> items{0};    ///< Messages, or operations on memory, compared.
+  std::atomic<std::uint64_t> bytes{0};    ///< Compared.
+  std::atomic<std::uint64_t> resident{0}; ///< Bytes, now.
+  std::atomic<std::uint64_t> early{0};    ///< Bytes, when the process had worked for some seconds.
+  /// Settings of the software device for the process to take over, and which of them it has taken.
+  std::array<char, 120> settings{};
+  std::atomic<std::uint32_t> wanted{0}, taken{0};
+};
+
+struct ledger {
+  std::array<entry, processes> of;
+  std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
+};
+
+using shared_ledger = test::shared_memory<ledger>;
+
+inline std::byte byte_at(std::uint64_t seed, std::uint64_t i) {
+  return static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 11 & 0xff);
+}
+
+/// Precedes the bytes of a message, and those of a stream.
+struct label {
+  std::uint32_t client = 0;
+  std::uint32_t number = 0; ///< Of the message, or of the stream.
+  std::uint64_t bytes = 0;  ///< With the label.
+  std::uint64_t seed() const { return client * 1000003ull + number; }
+};
+
+/// Ends the process because something was not as it was sent.
+[[noreturn]] void report_wrong(const char* what);
+
+/// Compares bytes from `at` on, counted from the label.
+void compare(const label& l, std::uint64_t at, std::span<const std::byte> bytes);
+
+/// Run the process until its driver ends it. `place`: in the ledger.
+int serve(shared_ledger& shared);
+int use(shared_ledger& shared, std::size_t place, std::uint32_t seed);
+
+} // namespace chaos

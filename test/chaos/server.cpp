@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: BSL-1.0
+// The server of a chaos run: it compares everything that arrives, and sends it back.
+#include "chaos/common.hpp"
+
+#include <boost/asio/write.hpp>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace chaos {
+namespace {
+
+class server : process {
+public:
+  explicit server(shared_ledger& s) : process(s, 0) {
+    node_.host(1 << 20);
+    node_.listen(test::own_endpoint());
+    messages_.open(test::own_endpoint());
+    bytes_.open(test::own_endpoint());
+    shared->nodes_port = node_.local_endpoint().port();
+    shared->messages_port = messages_.local_endpoint().port();
+    shared->bytes_port = bytes_.local_endpoint().port();
+    spawn(accept<asio_rdma::connection>(messages_));
+    spawn(accept<asio_rdma::stream>(bytes_));
+  }
+  using process::run;
+
+private:
+  template <class Object>
+  asio::awaitable<void> accept(asio_rdma::acceptor& from) {
+    for (;;) {
+      auto [ec, request] = co_await from.async_wait_request(token);
+      look(ec);
+      if (!ec)
+        spawn(serve<Object>(from, std::move(request)));
+    }
+  }
+  template <class Object>
+  asio::awaitable<void> serve(asio_rdma::acceptor& from, asio_rdma::connection_request request) {
+    Object object(io);
+    error_code ec;
+    if constexpr (std::same_as<Object, asio_rdma::connection>)
+      object.open(pool, connection_options(), ec);
+    else
+      object.open(pool, stream_options(), ec);
+    look(ec);
+    if (ec)
+      co_return;
+    const auto [failure, info] = co_await from.async_accept(std::move(request), object, token);
+    look(failure);
+    if (!failure)
+      co_await echo(object);
+  }
+
+  asio::awaitable<void> echo(asio_rdma::connection& c) {
+    for (std::uint32_t number = 0;; ++number) {
+      const auto [ec, m] = co_await c.async_receive(token);
+      look(ec);
+      if (ec)
+        co_return;
+      label l;
+      if (m.size() < sizeof l)
+        report_wrong("the length of a message");
+      std::memcpy(&l, m.payload.data(), sizeof l);
+      if (l.number != number || l.bytes != m.size())
+        report_wrong("the order or the length of messages");
+      compare(l, sizeof l, m.bytes().subspan(sizeof l));
+      ++mine.items;
+      mine.bytes += m.size();
+      const auto [failure, n] = co_await c.async_send(m, token);
+      if (failure)
+        co_return;
+    }
+  }
+
+  asio::awaitable<void> echo(asio_rdma::stream& s) {
+    std::vector<std::byte> memory(65536);
+    label l;
+    for (std::uint64_t at = 0;;) {
+      // The label comes whole or in pieces, and it is sent back as well.
+      const auto [ec, n] = co_await s.async_read_some(asio::buffer(memory), token);
+      look(ec);
+      if (ec) { // a client that had a fault of its own ends early; others compare the lengths
+        error_code ignored;
+        s.shutdown(asio::socket_base::shutdown_send, ignored);
+        co_return;
+      }
+      const std::size_t of_label = at < sizeof l ? std::min(sizeof l - at, std::uint64_t(n)) : 0;
+      if (of_label != 0)
+        std::memcpy(reinterpret_cast<char*>(&l) + at, memory.data(), of_label);
+      compare(l, at + of_label, std::span(memory).first(n).subspan(of_label));
+      at += n;
+      mine.bytes += n;
+      const auto [failure, m] =
+          co_await asio::async_write(s, asio::buffer(memory.data(), n), token);
+      if (failure)
+        co_return;
+    }
+  }
+
+  asio_rdma::acceptor messages_{io}, bytes_{io};
+  asio_rdma::global_memory node_{io, pool, server_node, memory_options()};
+};
+
+} // namespace
+
+int serve(shared_ledger& shared) {
+  server(shared).run();
+  return 0;
+}
+
+} // namespace chaos

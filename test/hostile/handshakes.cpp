@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: BSL-1.0
+// Connection requests whose private data are no handshake of this version.
+#include "hostile/siege.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace test::handshakes_tests {
+namespace {
+
+using kind = detail::handshake::kind;
+
+byte_vector record(const bare_peer& p, kind what) {
+  const detail::handshake h = p.hello(what);
+  const auto bytes = encode(h);
+  return {bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(h.size())};
+}
+
+std::uint32_t port_of(siege& s, kind what) {
+  return what == kind::stream ? s.report()->bytes_port : s.report()->messages_port;
+}
+
+/// Requests with this record. If the victim accepts it, the peer sends a frame.
+bool accepted(bare_peer& p, const byte_vector& bytes) {
+  return p.connect(bytes_view(bytes)) && p.send(detail::frame_header{});
+}
+
+} // namespace
+
+TEST_CASE("handshake: each field at its limits") {
+  siege s;
+  struct field {
+    std::size_t at, bytes;
+  };
+  // magic, version, kind, flags, receives, receive size, reads, atomics, promise, zeros
+  constexpr field fields[] = {{0, 4},  {4, 1},  {5, 1},  {6, 2},  {8, 4},
+                              {12, 4}, {16, 1}, {17, 1}, {18, 2}, {20, 4}};
+  for (const kind what : {kind::message, kind::stream})
+    for (const field& f : fields)
+      for (const std::uint64_t value : {std::uint64_t(0), std::uint64_t(1), std::uint64_t(5),
+                                        std::uint64_t(0x7fffffff), ~std::uint64_t(0)}) {
+        CAPTURE(int(what), f.at, value);
+        bare_peer p(port_of(s, what));
+        byte_vector bytes = record(p, what);
+        for (std::size_t i = 0; i < f.bytes; ++i)
+          bytes[f.at + i] = static_cast<std::byte>(value >> 8 * i & 0xff);
+        const bool is_accepted = accepted(p, bytes);
+        if (f.at < detail::handshake::prefix_size)
+          CHECK_FALSE(is_accepted);
+      }
+  s.check();
+}
+
+TEST_CASE("handshake: each length") {
+  siege s;
+  // Private data are padded with zeros on InfiniBand and RoCE, and their length is exact on iWARP.
+  for (std::size_t length = 0; length <= detail::handshake::full_size; ++length) {
+    bare_peer p(s.report()->messages_port);
+    byte_vector bytes = record(p, kind::message);
+    bytes.resize(length, std::byte(0));
+    CAPTURE(length);
+    const bool is_accepted = accepted(p, bytes);
+    if (length < detail::handshake::prefix_size)
+      CHECK_FALSE(is_accepted);
+  }
+  s.check();
+}
+
+TEST_CASE("handshake: random bytes are changed") {
+  siege s;
+  std::mt19937 random = seeded(1);
+  for (std::size_t i = repetitions(60); i != 0; --i) {
+    const kind what = below(random, 2) == 0 ? kind::message : kind::stream;
+    bare_peer p(port_of(s, what));
+    byte_vector bytes = record(p, what);
+    bytes.resize(below(random, 4) == 0 ? below(random, 57) : bytes.size());
+    for (std::size_t n = 1 + below(random, 3); n != 0 && !bytes.empty(); --n)
+      bytes[below(random, bytes.size())] ^= static_cast<std::byte>(1U << below(random, 8));
+    accepted(p, bytes);
+  }
+  s.check();
+}
+
+} // namespace test::handshakes_tests

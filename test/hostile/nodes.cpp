@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: BSL-1.0
+// Hostile members of a global memory.
+#include "hostile/siege.hpp"
+
+#include <asio_rdma/detail/global/global_message.hpp>
+
+#include <iterator>
+#include <span>
+#include <utility>
+
+namespace test::nodes_tests {
+namespace {
+
+using namespace detail;
+using kind = global_message::kind;
+using namespace std::chrono_literals;
+
+/// A peer that speaks the protocol of nodes.
+class node {
+public:
+  node(std::uint32_t port, node_id id, std::size_t segments = 1) : peer(port) {
+    connected = peer.connect(handshake::kind::message);
+    credit_ = peer.first_credits() - 1;
+    global_message m;
+    m.node = id;
+    m.incarnation = id;
+    for (std::size_t i = 0; i < segments; ++i)
+      m.segments.push_back(peer.lent());
+    connected = connected && say(m);
+    const auto answer = connected ? hear() : std::nullopt;
+    connected = answer && answer->what == kind::welcome && answer->segments.size() == 1;
+    if (connected)
+      segment = answer->segments.front();
+  }
+
+  /// Sends a message when there is a credit for it. False if there is none within a second.
+  bool say(const global_message& m) {
+    collect(0ms);
+    for (int i = 0; i < 100 && credit_ < 4 && !peer.ended(); ++i)
+      collect(10ms);
+    if (credit_ < 4)
+      return false;
+    --credit_;
+    frame_header h = frame(frame_type::message);
+    h.credits = returns ? peer.take_owed() : std::uint16_t(0);
+    return peer.send(h, encode(m));
+  }
+  std::optional<global_message> hear() {
+    for (int i = 0; i < 100 && heard_.empty() && !peer.ended(); ++i)
+      collect(50ms);
+    if (heard_.empty())
+      return {};
+    global_message result = std::move(heard_.front());
+    heard_.pop_front();
+    return result;
+  }
+
+  bare_peer peer;
+  bool connected = false;
+  bool returns = true; ///< Whether it returns credits.
+  remote_buffer segment;
+
+private:
+  void collect(std::chrono::milliseconds patience) {
+    for (auto f = peer.receive(patience); f; f = peer.receive(0ms)) {
+      frame_header h;
+      if (decode(*f, h))
+        continue;
+      credit_ += h.credits;
+      auto rest = bytes_view(*f).subspan(frame_header::size);
+      global_message m;
+      if (h.type == frame_type::message && decode(rest, m))
+        heard_.push_back(std::move(m));
+      gathered_header one;
+      while (h.type == frame_type::gathered && !rest.empty() && !decode(rest, one)) {
+        if (decode(rest.subspan(gathered_header::size, one.length), m))
+          heard_.push_back(m);
+        rest = rest.subspan(gathered_size(one.length));
+      }
+    }
+    if (returns && peer.owed() >= 2 && credit_ > 1 && !peer.ended()) {
+      --credit_;
+      peer.return_credits();
+    }
+  }
+  std::uint64_t credit_ = 0;
+  std::deque<global_message> heard_;
+};
+
+global_message of(kind what, std::uint32_t id = 1) {
+  global_message m;
+  m.what = what;
+  m.id = id;
+  m.value = 64;
+  m.alignment = what == kind::allocate ? 8 : 0;
+  return m;
+}
+
+} // namespace
+
+TEST_CASE("nodes: joins and leaves without end") {
+  siege s;
+  for (std::size_t i = 0; i < repetitions(100); ++i) {
+    node n(s.report()->nodes_port, static_cast<node_id>(100 + i % 1000), i % 3);
+    CHECK(n.connected);
+  }
+  s.check();
+}
+
+TEST_CASE("nodes: a node that requests memory, and takes no answer") {
+  siege s;
+  {
+    node n(s.report()->nodes_port, 90);
+    REQUIRE(n.connected);
+    n.returns = false;
+    for (std::uint32_t i = 0; i < repetitions(1000) && n.say(of(kind::allocate, i)); ++i)
+      continue;
+    s.served();
+  }
+  s.check();
+}
+
+TEST_CASE("nodes: a node that requests all memory, and descriptors without end") {
+  siege s;
+  {
+    node n(s.report()->nodes_port, 91);
+    REQUIRE(n.connected);
+    for (const kind what : {kind::descriptors, kind::free, kind::wake, kind::woken})
+      for (std::uint32_t i = 0; i < repetitions(60); ++i) {
+        global_message m = of(what, i);
+        // Never the block of another node: any member may free it.
+        m.value = what == kind::descriptors ? 2 : 64 * i + 1;
+        n.say(m);
+      }
+  }
+  s.check();
+}
+
+TEST_CASE("nodes: rubbish in the words of a lock") {
+  siege s;
+  std::mt19937 random = seeded(6);
+  node n(s.report()->nodes_port, 92);
+  REQUIRE(n.connected);
+  const std::uint64_t locked = s.report()->locked;
+  for (std::size_t i = 0; i < repetitions(200) && !n.peer.ended(); ++i) {
+    remote_buffer at = n.segment;
+    at.address += s.report()->attacked_lock + below(random, 3) * 8;
+    at.size = 8;
+    const std::uint64_t words[] = {0, ~std::uint64_t(0), random(),
+                                   remote_word(host_id, 0, below(random, segment_bytes)).bits(),
+                                   remote_word(92, 0, below(random, 4096)).bits()};
+    CHECK(n.peer.write(at, std::as_bytes(std::span(&words[below(random, std::size(words))], 1))) ==
+          IBV_WC_SUCCESS);
+    if (i % 16 == 0)
+      n.say(of(kind::wake, 1));
+  }
+  s.until([&] { return s.report()->locked > locked + 10; }, "another lock");
+  s.check();
+}
+
+TEST_CASE("nodes: writes beyond a segment reach nothing") {
+  siege s;
+  node_id id = 200; // the victim may know an earlier node for a while
+  for (const std::uint64_t offset :
+       {segment_bytes, segment_bytes - 4, ~std::uint64_t(0) - 63, std::uint64_t(1) << 40}) {
+    node n(s.report()->nodes_port, id++);
+    REQUIRE(n.connected);
+    remote_buffer at = n.segment;
+    at.address += offset;
+    at.size = 64;
+    CHECK_FALSE(n.peer.reaches(at, n.segment));
+  }
+  for (const bool guessed : {false, true}) {
+    node n(s.report()->nodes_port, id++);
+    REQUIRE(n.connected);
+    remote_buffer at{s.report()->guarded_address, 64, n.segment.rkey};
+    if (guessed)
+      at.rkey = s.report()->guarded_key;
+    CHECK_FALSE(n.peer.reaches(at, n.segment));
+  }
+  s.check();
+}
+
+} // namespace test::nodes_tests

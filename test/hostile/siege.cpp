@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: BSL-1.0
+#include "hostile/siege.hpp"
+#include "device/support/long_run.hpp"
+
+#include <chrono>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+
+namespace test {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t most_growth = 16 << 20;
+constexpr std::uint64_t longest_wait = 1s / hostile_report::tick; // in ticks
+constexpr auto longest_busy = 100ms, longest_gap = 1000ms;
+// Sanitizers slow the library down.
+constexpr int slower = is_sanitized ? 5 : 1;
+
+std::uint64_t in_ns(std::chrono::nanoseconds t) { return static_cast<std::uint64_t>(t.count()); }
+
+} // namespace
+
+siege::siege() {
+  until([&] { return report_->state != hostile_report::starting; }, "the victim's start");
+  REQUIRE(lives());
+  clients_.emplace(report_);
+  served(3); // so that the victim has what its clients need
+  measure();
+  resident_ = report_->resident;
+  clients_->forget_waits();
+  report_->busy_ns = report_->gap_ns = 0;
+}
+
+void siege::until(const std::function<bool()>& condition, const char* what) {
+  const auto end = std::chrono::steady_clock::now() + 60s;
+  while (!condition()) {
+    if (victim_.has_ended())
+      throw std::runtime_error(std::string("the victim has ended; ") + what);
+    if (std::chrono::steady_clock::now() > end)
+      throw std::runtime_error(std::string("not within a minute: ") + what);
+    std::this_thread::sleep_for(1ms);
+  }
+}
+
+void siege::served(std::uint64_t rounds) {
+  const std::uint64_t wanted = clients_->rounds() + rounds;
+  until([&] { return clients_->rounds() >= wanted || !clients_->failure().empty(); },
+        "the service of good clients");
+}
+
+void siege::measure() {
+  const std::uint64_t wish = ++report_->measure;
+  until([&] { return report_->measured == wish; }, "a measurement");
+}
+
+void siege::check() {
+  served();
+  CHECK(clients_->failure() == "");
+  const std::uint64_t locked = report_->locked;
+  until([&] { return report_->locked > locked + 1; }, "a lock that no peer attacks");
+  // Memory of peers that have ended is given back soon.
+  const auto grown = [&] {
+    measure();
+    return report_->resident > resident_ ? report_->resident - resident_ : 0;
+  };
+  std::uint64_t growth = grown();
+  for (int i = 0; i < 100 && growth > most_growth; ++i, growth = grown())
+    std::this_thread::sleep_for(100ms);
+  WARN("resident " << (resident_ >> 10) << " KiB, then " << (growth >> 10) << " KiB more; busy for "
+                   << report_->busy_ns / 1000 << " us at most, between two ticks "
+                   << report_->gap_ns / 1000 << " us; longest wait "
+                   << clients_->longest_wait() * hostile_report::tick.count() << " ms");
+  CHECK((is_sanitized || growth <= most_growth));
+  CHECK(clients_->longest_wait() <= longest_wait);
+  CHECK(report_->busy_ns <= in_ns(longest_busy * slower));
+  CHECK(report_->gap_ns <= in_ns(longest_gap * slower));
+  CHECK(report_->damaged == 0);
+  CHECK(lives());
+}
+
+std::size_t repetitions(std::size_t usual) {
+  const char* const times = std::getenv("ASIO_RDMA_HOSTILE");
+  return times != nullptr ? usual * std::strtoull(times, nullptr, 10) : usual;
+}
+
+std::mt19937 seeded(std::uint32_t seed) {
+  if (const char* const other = std::getenv("ASIO_RDMA_HOSTILE_SEED"))
+    seed = static_cast<std::uint32_t>(std::strtoul(other, nullptr, 10));
+  WARN("seed " << seed);
+  return std::mt19937(seed);
+}
+
+} // namespace test
