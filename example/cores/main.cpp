@@ -53,11 +53,12 @@ void rethrow(const std::exception_ptr& e) {
 /// All that the connections of one core use. Their handlers run on the core's thread.
 struct core {
   explicit core(const asio_rdma::device& d, asio_rdma::completion_mode mode)
-      : pool(asio_rdma::protection_domain(d)), queue(io, d, {mode}) {}
+      : pool(asio_rdma::protection_domain(d)) {
+    asio_rdma::completion_queue::set_default_options(io, {mode});
+  }
 
   asio::io_context io{1}; // one thread: handlers do not pass through the context's queue
   asio_rdma::memory_pool pool;
-  asio_rdma::completion_queue queue;
   std::uint64_t served = 0, connections = 0;
   std::thread thread;
 };
@@ -78,9 +79,8 @@ asio::awaitable<void> serve(core& here, connection client) {
 asio::awaitable<void> accept(asio_rdma::acceptor& acceptor, std::deque<core>& cores) {
   for (std::size_t n = 0;; ++n) {
     core& next = cores[n % cores.size()];
-    connection client(next.io); // its operations complete on that core
-    client.open(next.pool, next.queue);
-    co_await acceptor.async_accept(client, deferred);
+    // The connection belongs to the core's context: its operations complete on the core's thread.
+    auto client = co_await acceptor.async_accept<connection>(next.io, next.pool, deferred);
     co_spawn(next.io, serve(next, std::move(client)), rethrow);
   }
 }
@@ -96,8 +96,7 @@ asio::awaitable<void> send(connection& server, const bool& stop) {
 
 /// Connects, and keeps `window` messages under way.
 asio::awaitable<void> be_client(core& here, tcp::endpoint to, unsigned window, const bool& stop) {
-  connection server(here.io);
-  server.open(here.pool, here.queue);
+  connection server(here.io, here.pool);
   asio_rdma::connector connector(here.io);
   co_await connector.async_connect(server, to, deferred);
   unsigned running = window;

@@ -10,7 +10,7 @@
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using asio::awaitable, asio::use_awaitable, asio::ip::tcp;
+using asio::awaitable, asio::deferred, asio::ip::tcp;
 using endpoints = tcp::resolver::results_type;
 
 // [client]
@@ -18,13 +18,13 @@ awaitable<void> get(auto& server, std::string host, std::string target) {
   http::request<http::empty_body> request(http::verb::get, target, 11);
   request.set(http::field::host, host);
   request.keep_alive(false);
-  co_await http::async_write(server, request, use_awaitable);
+  co_await http::async_write(server, request, deferred);
 
   beast::flat_static_buffer<65536> buffer;
   http::response_parser<http::dynamic_body> parser;
   parser.body_limit(boost::none);
   while (!parser.is_done()) {
-    co_await http::async_read_some(server, buffer, parser, use_awaitable);
+    co_await http::async_read_some(server, buffer, parser, deferred);
     std::cout << beast::make_printable(parser.get().body().data());
     parser.get().body().clear();
   }
@@ -36,14 +36,14 @@ awaitable<void> by_rdma(endpoints where, std::string host, std::string target) {
   const asio_rdma::protection_domain pd(asio_rdma::device::open_first());
   asio_rdma::stream server(co_await asio::this_coro::executor, asio_rdma::memory_pool(pd));
   asio_rdma::connector connector(co_await asio::this_coro::executor);
-  co_await connector.async_connect(server, where, use_awaitable);
+  co_await connector.async_connect(server, where, deferred);
   co_await get(server, host, target);
 }
 // [client]
 
 awaitable<void> by_tcp(endpoints where, std::string host, std::string target) {
   tcp::socket server(co_await asio::this_coro::executor);
-  co_await asio::async_connect(server, where, use_awaitable);
+  co_await asio::async_connect(server, where, deferred);
   co_await get(server, host, target);
 }
 

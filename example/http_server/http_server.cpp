@@ -12,7 +12,7 @@
 namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
-using asio::awaitable, asio::detached, asio::use_awaitable, asio::ip::tcp;
+using asio::awaitable, asio::detached, asio::deferred, asio::ip::tcp;
 
 // Refuses paths outside the folder, hidden files and folders.
 std::optional<std::filesystem::path> file_of(const std::filesystem::path& root,
@@ -50,26 +50,26 @@ struct server {
     beast::flat_buffer buffer;
     for (bool more = true; more;) {
       http::request<http::empty_body> request;
-      co_await http::async_read(client, buffer, request, use_awaitable);
+      co_await http::async_read(client, buffer, request, deferred);
       more = request.keep_alive();
-      co_await beast::async_write(client, answer(request, root), use_awaitable);
+      co_await beast::async_write(client, answer(request, root), deferred);
     }
   }
 
   awaitable<void> serve_tcp() {
     for (;;)
-      co_spawn(io, session(co_await by_tcp.async_accept(use_awaitable)), detached);
+      co_spawn(io, session(co_await by_tcp.async_accept(deferred)), detached);
   }
 
   awaitable<void> accept_rdma(asio_rdma::connection_request request) {
     asio_rdma::stream client(io, pool);
-    co_await by_rdma.async_accept(std::move(request), client, use_awaitable);
+    co_await by_rdma.async_accept(std::move(request), client, deferred);
     co_await session(std::move(client));
   }
 
   awaitable<void> serve_rdma() {
     for (;;)
-      co_spawn(io, accept_rdma(co_await by_rdma.async_wait_request(use_awaitable)), detached);
+      co_spawn(io, accept_rdma(co_await by_rdma.async_wait_request(deferred)), detached);
   }
   // [server]
 

@@ -29,7 +29,7 @@
 namespace {
 
 namespace asio = boost::asio;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 using asio_rdma::global_memory, asio_rdma::remote_ptr;
 
 using clock_type = std::chrono::steady_clock;
@@ -78,12 +78,12 @@ private:
 asio::awaitable<void> pay(global_memory& memory, remote_ptr<account> to) {
   asio_rdma::alock lock(memory, to.member<&account::lock>());
   const auto balance = to.member<&account::balance>();
-  auto held = co_await lock.async_lock(use_awaitable);
+  auto held = co_await lock.async_lock(deferred);
   if (account* const here = memory.local(to)) {
     here->balance.store(here->balance.load() + 1);
   } else {
-    const auto before = co_await memory.async_read(balance, use_awaitable);
-    co_await memory.async_write(balance, before + 1, use_awaitable);
+    const auto before = co_await memory.async_read(balance, deferred);
+    co_await memory.async_write(balance, before + 1, deferred);
   }
 } // `held` gives the lock back
 // [pay]
@@ -96,7 +96,7 @@ asio::awaitable<std::uint64_t> payer(node& n, const wishes& w, int share, unsign
   for (; !stop; ++payments) {
     const auto table = random() % 100 < static_cast<unsigned>(share) ? n.own : n.other;
     co_await pay(n.memory, table + random() % w.accounts);
-    co_await asio::post(n.io, use_awaitable); // a local payment has not suspended
+    co_await asio::post(n.io, deferred); // a local payment has not suspended
   }
   co_return payments;
 }

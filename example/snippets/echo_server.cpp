@@ -6,7 +6,7 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::use_awaitable, asio::ip::tcp;
 
 // For clients that wait for each reply. The receive for the next message is posted before the reply
 // is sent, so receive and reply use different halves of the memory.
@@ -30,7 +30,7 @@ asio::awaitable<void> session(asio_rdma::acceptor& acceptor, asio_rdma::connecti
 
 asio::awaitable<void> listen(asio_rdma::acceptor& acceptor, asio_rdma::protection_domain pd) {
   for (;;) {
-    auto request = co_await acceptor.async_wait_request(use_awaitable);
+    auto request = co_await acceptor.async_wait_request(deferred);
     co_spawn(acceptor.get_executor(), session(acceptor, std::move(request), pd), asio::detached);
   }
 }

@@ -12,7 +12,7 @@
 #include <utility>
 
 namespace asio = boost::asio;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 
 namespace {
 
@@ -20,20 +20,20 @@ namespace {
 asio::awaitable<void> echo(auto client) { // ends by an exception when the client is gone
   std::array<char, 4096> bytes;
   for (;;) {
-    const std::size_t n = co_await client.async_read_some(asio::buffer(bytes), use_awaitable);
-    co_await asio::async_write(client, asio::buffer(bytes, n), use_awaitable);
+    const std::size_t n = co_await client.async_read_some(asio::buffer(bytes), deferred);
+    co_await asio::async_write(client, asio::buffer(bytes, n), deferred);
   }
 }
 
 asio::awaitable<void> by_tcp(tcp::acceptor& acceptor) {
   for (;;)
-    co_spawn(acceptor.get_executor(), echo(co_await acceptor.async_accept(use_awaitable)),
+    co_spawn(acceptor.get_executor(), echo(co_await acceptor.async_accept(deferred)),
              asio::detached);
 }
 
 asio::awaitable<void> by_rdma(asio_rdma::acceptor& acceptor, asio_rdma::memory_pool pool) {
   for (;;) {
-    auto client = co_await acceptor.async_accept<asio_rdma::stream>(pool, {}, use_awaitable);
+    auto client = co_await acceptor.async_accept<asio_rdma::stream>(pool, deferred);
     co_spawn(acceptor.get_executor(), echo(std::move(client)), asio::detached);
   }
 }
@@ -43,13 +43,13 @@ asio::awaitable<void> by_rdma(asio_rdma::acceptor& acceptor, asio_rdma::memory_p
 asio::awaitable<void> welcome(asio_rdma::acceptor& acceptor, asio_rdma::connection_request request,
                               asio_rdma::memory_pool pool) {
   asio_rdma::stream client(acceptor.get_executor(), pool);
-  co_await acceptor.async_accept(std::move(request), client, use_awaitable);
+  co_await acceptor.async_accept(std::move(request), client, deferred);
   co_await echo(std::move(client));
 }
 
 asio::awaitable<void> all_at_once(asio_rdma::acceptor& acceptor, asio_rdma::memory_pool pool) {
   for (;;) {
-    auto request = co_await acceptor.async_wait_request(use_awaitable);
+    auto request = co_await acceptor.async_wait_request(deferred);
     co_spawn(acceptor.get_executor(), welcome(acceptor, std::move(request), pool), asio::detached);
   }
 }
@@ -57,8 +57,8 @@ asio::awaitable<void> all_at_once(asio_rdma::acceptor& acceptor, asio_rdma::memo
 
 asio::awaitable<void> talk(auto& client, const std::string& words) {
   std::string answer(words.size(), ' ');
-  co_await asio::async_write(client, asio::buffer(words), use_awaitable);
-  co_await asio::async_read(client, asio::buffer(answer), use_awaitable);
+  co_await asio::async_write(client, asio::buffer(words), deferred);
+  co_await asio::async_read(client, asio::buffer(answer), deferred);
   std::cout << answer << std::endl;
 }
 
@@ -66,12 +66,12 @@ asio::awaitable<void> clients(tcp::endpoint sockets, tcp::endpoint streams, tcp:
                               asio_rdma::memory_pool pool) {
   const auto executor = co_await asio::this_coro::executor;
   tcp::socket socket(executor);
-  co_await socket.async_connect(sockets, use_awaitable);
+  co_await socket.async_connect(sockets, deferred);
   co_await talk(socket, "by TCP");
   asio_rdma::connector connector(executor);
   for (const tcp::endpoint& where : {streams, requests}) {
     asio_rdma::stream stream(executor, pool);
-    co_await connector.async_connect(stream, where, use_awaitable);
+    co_await connector.async_connect(stream, where, deferred);
     co_await talk(stream, "by RDMA");
   }
 }

@@ -14,7 +14,7 @@
 #include <string_view>
 
 namespace asio = boost::asio;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 using asio_rdma::global_memory, asio_rdma::remote_ptr, asio_rdma::root_of;
 
 namespace {
@@ -66,7 +66,7 @@ asio::awaitable<std::optional<std::string>> look_up(global_memory& memory, remot
                                                     std::string_view key) {
   for (std::size_t i = 0; i < slots; ++i) {
     const auto at = table + (slot_of(key) + i) % slots;
-    const auto found = co_await async_load(memory, at, use_awaitable);
+    const auto found = co_await async_load(memory, at, deferred);
     if (found.value.key == key)
       co_return found.value.value;
     if (found.value.key[0] == '\0')
@@ -78,8 +78,8 @@ asio::awaitable<std::optional<std::string>> look_up(global_memory& memory, remot
 
 asio::awaitable<void> reader(tcp::endpoint where, asio_rdma::memory_pool pool) {
   global_memory memory(co_await asio::this_coro::executor, pool, 2);
-  const auto owner = co_await memory.async_join(where, use_awaitable);
-  const auto root = co_await memory.async_read(root_of(owner), use_awaitable);
+  const auto owner = co_await memory.async_join(where, deferred);
+  const auto root = co_await memory.async_read(root_of(owner), deferred);
   for (const char* key : {"red", "green", "mauve"}) {
     const auto value = co_await look_up(memory, root.cast<slot>(), key);
     std::cout << key << ": " << value.value_or("unknown") << std::endl;
@@ -89,7 +89,7 @@ asio::awaitable<void> reader(tcp::endpoint where, asio_rdma::memory_pool pool) {
 asio::awaitable<void> owner(asio_rdma::memory_pool pool) {
   global_memory memory(co_await asio::this_coro::executor, pool, 1);
   memory.host(1 << 20);
-  const auto first = co_await memory.async_allocate<slot>(1, 0, slots, use_awaitable);
+  const auto first = co_await memory.async_allocate<slot>(1, 0, slots, deferred);
   memory.local(root_of(1))->store(first);
   table colours(memory.local(first));
   colours.insert("red", "#f00");

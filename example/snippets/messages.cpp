@@ -14,33 +14,33 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 
 namespace {
 
 // [sides]
 asio::awaitable<void> server(asio_rdma::acceptor& acceptor, asio_rdma::memory_pool pool) {
   asio_rdma::connection client(acceptor.get_executor(), pool);
-  co_await acceptor.async_accept(client, use_awaitable);
+  co_await acceptor.async_accept(client, deferred);
   for (int messages = 0; messages < 3; ++messages) {
-    const asio_rdma::message m = co_await client.async_receive(use_awaitable);
-    co_await client.async_send(m.payload, use_awaitable); // from where the device has put it
+    const asio_rdma::message m = co_await client.async_receive(deferred);
+    co_await client.async_send(m.payload, deferred); // from where the device has put it
   }
-  co_await client.async_close(use_awaitable);
+  co_await client.async_close(deferred);
 }
 
 asio::awaitable<void> client(tcp::endpoint where, asio_rdma::memory_pool pool) {
   const auto executor = co_await asio::this_coro::executor;
   asio_rdma::connection server(executor, pool);
   asio_rdma::connector connector(executor);
-  co_await connector.async_connect(server, where, use_awaitable);
+  co_await connector.async_connect(server, where, deferred);
   for (const std::size_t bytes : {0u, 13u, 10'000'000u}) {
     const std::string text(bytes, 'x');
-    co_await server.async_send(asio::buffer(text), use_awaitable);
-    const asio_rdma::message m = co_await server.async_receive(use_awaitable);
+    co_await server.async_send(asio::buffer(text), deferred);
+    const asio_rdma::message m = co_await server.async_receive(deferred);
     std::cout << m.size() << " bytes came back" << std::endl;
   }
-  co_await server.async_close(use_awaitable);
+  co_await server.async_close(deferred);
 }
 // [sides]
 

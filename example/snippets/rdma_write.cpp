@@ -13,7 +13,7 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::use_awaitable, asio::ip::tcp;
 using asio_rdma::access;
 
 namespace {
@@ -39,7 +39,7 @@ asio::awaitable<std::size_t> write(const asio_rdma::protection_domain& pd,
   // [write]
   const asio_rdma::memory_region region(pd, text.data(), text.size());
   const asio_rdma::remote_buffer target = described(connection.data);
-  co_return co_await qp.async_write(region.buffer(), target, use_awaitable);
+  co_return co_await qp.async_write(region.buffer(), target, deferred);
   // [write]
 }
 

@@ -13,7 +13,7 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 
 namespace {
 
@@ -22,23 +22,23 @@ asio::awaitable<void> owner(asio_rdma::acceptor& acceptor, asio_rdma::memory_poo
   asio_rdma::connection_options options;
   options.remote_memory.bytes = 1 << 20; // which the client may ask for
   asio_rdma::connection client(acceptor.get_executor(), pool, options);
-  co_await acceptor.async_accept(client, use_awaitable);
-  const auto region = co_await client.async_receive_region(use_awaitable);
+  co_await acceptor.async_accept(client, deferred);
+  const auto region = co_await client.async_receive_region(deferred);
   const auto& memory = std::get<asio_rdma::registered_buffer>(region); // its own, handed back
   const std::string_view text(static_cast<const char*>(memory.data()), memory.size());
   std::cout << "the second half: " << text.substr(text.size() / 2) << std::endl;
-  co_await client.async_close(use_awaitable);
+  co_await client.async_close(deferred);
 }
 
 asio::awaitable<void> client(tcp::endpoint where, asio_rdma::memory_pool pool) {
   const auto executor = co_await asio::this_coro::executor;
   asio_rdma::connection owner(executor, pool);
   asio_rdma::connector connector(executor);
-  co_await connector.async_connect(owner, where, use_awaitable);
-  const auto memory = co_await owner.async_request_memory(30, use_awaitable);
-  co_await owner.async_write(asio::buffer("written by RDMA", 15), memory.slice(15), use_awaitable);
-  co_await owner.async_send_region(memory, use_awaitable);
-  co_await owner.async_close(use_awaitable);
+  co_await connector.async_connect(owner, where, deferred);
+  const auto memory = co_await owner.async_request_memory(30, deferred);
+  co_await owner.async_write(asio::buffer("written by RDMA", 15), memory.slice(15), deferred);
+  co_await owner.async_send_region(memory, deferred);
+  co_await owner.async_close(deferred);
 }
 // [sides]
 

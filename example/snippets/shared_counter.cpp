@@ -11,7 +11,7 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::ip::tcp;
 
 namespace {
 
@@ -19,11 +19,11 @@ namespace {
 asio::awaitable<void> raise(tcp::endpoint where, asio_rdma::memory_pool pool,
                             asio_rdma::node_id id) {
   asio_rdma::global_memory memory(co_await asio::this_coro::executor, pool, id);
-  const auto host = co_await memory.async_join(where, use_awaitable);
-  const auto root = co_await memory.async_read(asio_rdma::root_of(host), use_awaitable);
+  const auto host = co_await memory.async_join(where, deferred);
+  const auto root = co_await memory.async_read(asio_rdma::root_of(host), deferred);
   asio_rdma::counter number(memory, root.cast<asio_rdma::counter_word>());
   for (int i = 0; i < 100; ++i)
-    co_await number.async_add(1, use_awaitable);
+    co_await number.async_add(1, deferred);
 }
 // [counter]
 
@@ -31,7 +31,7 @@ asio::awaitable<void> host(asio_rdma::memory_pool pool) {
   using asio_rdma::root_of, asio_rdma::counter_word;
   asio_rdma::global_memory memory(co_await asio::this_coro::executor, pool, 1);
   memory.host(1 << 20);
-  const auto number = co_await memory.async_allocate<counter_word>(1, 0, use_awaitable);
+  const auto number = co_await memory.async_allocate<counter_word>(1, 0, deferred);
   memory.local(root_of(1))->store(number);
   memory.listen(tcp::endpoint(tcp::v4(), 0));
   const tcp::endpoint where(asio::ip::address_v4::loopback(), memory.local_endpoint().port());

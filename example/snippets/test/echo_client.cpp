@@ -12,7 +12,7 @@
 
 namespace asio = boost::asio;
 using namespace asio::experimental::awaitable_operators;
-using asio::use_awaitable, asio::ip::tcp;
+using asio::deferred, asio::use_awaitable, asio::ip::tcp;
 
 namespace {
 
@@ -23,7 +23,7 @@ asio::awaitable<void> run(asio_rdma::protection_domain pd, tcp::endpoint server)
   const asio_rdma::memory_region region(pd, memory.data(), memory.size());
   asio_rdma::queue_pair qp(executor, pd);
   asio_rdma::connector connector(executor);
-  co_await connector.async_connect(qp, server, use_awaitable);
+  co_await connector.async_connect(qp, server, deferred);
   for (std::size_t size : {1u, 64u, 65u, 1000u, 4096u, 64u}) {
     std::memset(memory.data(), static_cast<int>(size % 251), size);
     const auto [reply, sent] =
