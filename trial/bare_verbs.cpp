@@ -86,7 +86,8 @@ void bare_end::make_queue_pair() {
   const unsigned slots = flow_.receives();
   need((pd_ = ibv_alloc_pd(id_->verbs)) != nullptr, "ibv_alloc_pd");
   need((channel_ = ibv_create_comp_channel(id_->verbs)) != nullptr, "ibv_create_comp_channel");
-  need((cq_ = ibv_create_cq(id_->verbs, int(2 * slots + 16), nullptr, channel_, 0)) != nullptr,
+  need((cq_ = ibv_create_cq(id_->verbs, int(2 * slots + 16), nullptr, channel_, measured_vector)) !=
+           nullptr,
        "ibv_create_cq");
   for (const std::uint32_t limit : {64u, 0u}) {
     ibv_qp_init_attr init{};

@@ -15,6 +15,10 @@
 
 namespace trial {
 
+/// The completion vector of all queues of a measurement, of the library and of verbs: an adapter
+/// may serve each vector by another processor.
+inline constexpr int measured_vector = 0;
+
 /// The flow control of a measurement of messages in one direction: the receiver answers each
 /// `group` messages by one, and the sender is at most two groups ahead. So a receive is always
 /// posted, which iWARP demands.

@@ -27,8 +27,11 @@ awaitable<void> describe_devices(session& s) {
   }
   if (!s.is_near())
     co_return co_await s.tell(std::string(end_of_facts));
-  for (std::string line; (line = co_await s.hear()) != end_of_facts;)
+  for (std::string line; (line = co_await s.hear()) != end_of_facts;) {
+    if (s.is_one_machine() && line.starts_with("device\t"))
+      expect(line == "device\t" + s.dev.name(), "the sides have opened different devices");
     s.fact(side::far, line);
+  }
 }
 
 awaitable<void> open(session& s) {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <net/if.h>
 #include <optional>
+#include <sched.h>
 #include <thread>
 
 namespace trial {
@@ -267,10 +268,37 @@ awaitable<void> h19(session& s) {
   s.remark("none, and queue_pair::open says so");
 }
 
+/// Keeps the calling thread on its processor: the ranking depends on the NUMA node.
+class on_one_processor {
+public:
+  on_one_processor() {
+    cpu_set_t here;
+    CPU_ZERO(&here);
+    const int number = ::sched_getcpu();
+    if (number < 0 || number >= CPU_SETSIZE ||
+        ::sched_getaffinity(0, sizeof before_, &before_) != 0)
+      return;
+    CPU_SET(std::size_t(number), &here);
+    kept_ = ::sched_setaffinity(0, sizeof here, &here) == 0;
+  }
+  on_one_processor(const on_one_processor&) = delete;
+  ~on_one_processor() {
+    if (kept_)
+      ::sched_setaffinity(0, sizeof before_, &before_);
+  }
+
+private:
+  cpu_set_t before_{};
+  bool kept_ = false;
+};
+
 awaitable<void> h20(session& s) {
+  std::optional<on_one_processor> both(std::in_place);
   const std::string ranking = device::explain();
+  const std::string opened = device::open_first().name();
+  both.reset();
   const std::string first = ranking.substr(0, ranking.find('\n'));
-  expect(first.rfind("1. " + device::open_first().name() + " port ", 0) == 0,
+  expect(first.rfind("1. " + opened + " port ", 0) == 0,
          "device::open_first opens another device than the first one of device::explain");
   const auto ranked = std::count(ranking.begin(), ranking.end(), '\n');
   co_await s.meet();

@@ -29,7 +29,11 @@ struct measured {
   double library = 0, verbs = 0;
 };
 template <class Library, class Verbs>
-awaitable<measured> by_turns(bool smaller_is_better, Library library, Verbs verbs) {
+awaitable<measured> by_turns(session& s, bool smaller_is_better, Library library, Verbs verbs) {
+  completion_queue_options how; // of the queue that connections and streams take
+  how.completion_vector = measured_vector;
+  completion_queue::set_default_options(s.io, how);
+  s.remark("library and verbs by completion vector " + std::to_string(measured_vector));
   measured best;
   const auto keep = [&](double& to, double value, int round) {
     to = round == 0 ? value : smaller_is_better ? std::min(to, value) : std::max(to, value);
@@ -85,6 +89,7 @@ public:
         woken_(s.io, asio::steady_timer::time_point::max()) {
     completion_queue_options how;
     how.mode = f.busy ? completion_mode::busy : completion_mode::event;
+    how.completion_vector = measured_vector;
     queue_pair_options options;
     options.send_depth = options.receive_depth = f.receives() + 2;
     qp_.open(s.pd, completion_queue(s.io, s.dev, how), options);
@@ -249,7 +254,7 @@ awaitable<double> by_queue_pair(session& s, flow f, bool rate) {
 awaitable<void> rate(session& s) {
   const flow f{64, 64, false};
   const measured m = co_await by_turns(
-      false, [&] { return by_queue_pair(s, f, true); }, [&] { return bare(s, f, true); });
+      s, false, [&] { return by_queue_pair(s, f, true); }, [&] { return bare(s, f, true); });
   if (s.is_near())
     s.add({"SENDs of 64 bytes", "1/s", m.library, m.verbs, false});
 }
@@ -257,7 +262,7 @@ awaitable<void> rate(session& s) {
 awaitable<void> round_trips(session& s, bool busy) {
   const flow f{64, 1, busy};
   const measured m = co_await by_turns(
-      true, [&] { return by_queue_pair(s, f, false); }, [&] { return bare(s, f, false); });
+      s, true, [&] { return by_queue_pair(s, f, false); }, [&] { return bare(s, f, false); });
   if (s.is_near())
     s.add({std::string("round trip of 64 bytes, ") + (busy ? "polling" : "sleeping"), "us",
            1e6 * m.library, 1e6 * m.verbs, true});
@@ -310,7 +315,7 @@ awaitable<double> by_connection(session& s, std::size_t size) {
 awaitable<void> small_messages(session& s) {
   const flow f{4096, 32, false};
   const measured m = co_await by_turns(
-      false, [&] { return by_connection(s, f.bytes); }, [&] { return bare(s, f, true); });
+      s, false, [&] { return by_connection(s, f.bytes); }, [&] { return bare(s, f, true); });
   if (s.is_near())
     s.add({"messages of 4 KiB, beside SENDs", "MB/s", m.library / 1e6,
            m.verbs * double(f.bytes) / 1e6, false});
@@ -319,7 +324,7 @@ awaitable<void> small_messages(session& s) {
 awaitable<void> large_messages(session& s) {
   constexpr std::size_t bytes = 1 << 20;
   const measured m = co_await by_turns(
-      false, [&] { return by_connection(s, bytes); }, [&] { return bare_reads(s, bytes); });
+      s, false, [&] { return by_connection(s, bytes); }, [&] { return bare_reads(s, bytes); });
   if (s.is_near())
     s.add({"messages of 1 MiB, beside READs", "MB/s", m.library / 1e6,
            m.verbs * double(bytes) / 1e6, false});
@@ -350,7 +355,7 @@ awaitable<double> by_stream(session& s) {
 awaitable<void> stream_speed(session& s) {
   const flow f{256 << 10, 8, false};
   const measured m = co_await by_turns(
-      false, [&] { return by_stream(s); }, [&] { return bare(s, f, true); });
+      s, false, [&] { return by_stream(s); }, [&] { return bare(s, f, true); });
   if (s.is_near())
     s.add({"a stream, beside SENDs of 256 KiB", "MB/s", m.library / 1e6,
            m.verbs * double(f.bytes) / 1e6, false});

@@ -41,7 +41,7 @@ process::process(const std::function<void()>& body) : id_(start(body)) {}
 int process::wait(int seconds) {
   for (int i = 0; i < seconds * 100 && id_ != 0; ++i) {
     int status = 0;
-    if (::waitpid(id_, &status, WNOHANG) == id_) {
+    if (::waitpid(id_, &status, WNOHANG) != 0) { // it has ended, or the kernel has forgotten it
       id_ = 0;
       return status;
     }
@@ -56,7 +56,7 @@ int process::kill() {
   ::kill(id_, SIGKILL);
   int status = 0;
   for (int i = 0; i < 300; ++i) {
-    if (::waitpid(id_, &status, WNOHANG) == id_)
+    if (::waitpid(id_, &status, WNOHANG) != 0)
       break;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
@@ -122,6 +122,18 @@ int connect_to(const std::string& host, const std::string& port, const std::stri
       ::close(s);
   }
   throw std::runtime_error(std::string("the peer's TCP port: ") + std::strerror(e));
+}
+
+int socket_towards(const std::string& host, const std::string& port) {
+  const addresses all(host.c_str(), port.c_str(), 0);
+  for (const addrinfo* a = all.first; a != nullptr; a = a->ai_next) {
+    const int s = ::socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (s >= 0 && ::connect(s, a->ai_addr, a->ai_addrlen) == 0)
+      return s;
+    if (s >= 0)
+      ::close(s);
+  }
+  return -1;
 }
 
 int listen_at(const std::string& port) {

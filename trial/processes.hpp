@@ -41,6 +41,9 @@ bool read_until_end(int descriptor, double seconds, std::string& to);
 
 /// Connects to a TCP port, and sends a line. Throws `std::runtime_error`.
 int connect_to(const std::string& host, const std::string& port, const std::string& line);
+/// A UDP socket whose own address is the one by which this machine reaches the host. Nothing is
+/// sent. Negative if the host is not reached.
+int socket_towards(const std::string& host, const std::string& port);
 /// Listens at a TCP port of all addresses.
 int listen_at(const std::string& port);
 int port_of(int listener);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "report.hpp"
 
+#include "observing/json_text.hpp"
+
 #include <algorithm>
 #include <arpa/inet.h>
 #include <cctype>
@@ -12,6 +14,8 @@
 namespace trial {
 
 namespace {
+
+using asio_rdma::detail::json_text;
 
 std::string rounded(double value) {
   char text[40];
@@ -25,46 +29,29 @@ double ratio(const figure& f) {
   return f.smaller_is_better ? f.bare / f.library : f.library / f.bare;
 }
 
-std::string quoted(std::string_view text) {
-  std::string result = "\"";
-  for (const char c : text) {
-    const auto value = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      result += '\\';
-      result += c;
-    } else if (value < 0x20) {
-      char code[8];
-      std::snprintf(code, sizeof code, "\\u%04x", unsigned(value));
-      result += code;
-    } else {
-      result += c;
-    }
-  }
-  return result + '"';
-}
-
 std::string to_json(const facts& all) {
   std::string result = "{";
   for (const auto& [name, value] : all)
-    result += (result.size() > 1 ? "," : "") + quoted(name) + ':' + quoted(value);
+    result += (result.size() > 1 ? "," : "") + json_text(name) + ':' + json_text(value);
   return result + '}';
 }
 
 std::string to_json(const report& r) {
   std::ostringstream out;
-  out << "{\"trial\":1,\"date\":" << quoted(r.date) << ",\"machines\":" << r.sides
+  out << "{\"trial\":1,\"date\":" << json_text(r.date) << ",\"machines\":" << r.sides
       << ",\"seconds\":" << rounded(r.seconds) << ",\"facts\":" << to_json(r.of_device);
   if (r.sides == 2)
     out << ",\"facts of the other machine\":" << to_json(r.of_far_device);
   out << ",\"checks\":[";
   const char* comma = "";
   for (const result& each : r.results) {
-    out << comma << "{\"name\":" << quoted(each.of->name) << ",\"row\":" << quoted(each.of->row)
-        << ",\"result\":" << quoted(word(each.end.what))
-        << ",\"reason\":" << quoted(each.end.reason) << ",\"figures\":[";
+    out << comma << "{\"name\":" << json_text(each.of->name)
+        << ",\"row\":" << json_text(each.of->row)
+        << ",\"result\":" << json_text(word(each.end.what))
+        << ",\"reason\":" << json_text(each.end.reason) << ",\"figures\":[";
     const char* between = "";
     for (const figure& f : each.figures) {
-      out << between << "{\"name\":" << quoted(f.name) << ",\"unit\":" << quoted(f.unit)
+      out << between << "{\"name\":" << json_text(f.name) << ",\"unit\":" << json_text(f.unit)
           << ",\"library\":" << f.library;
       if (f.bare > 0)
         out << ",\"verbs\":" << f.bare << ",\"ratio\":" << rounded(ratio(f));

@@ -8,6 +8,8 @@
 #include <array>
 #include <cstdio>
 #include <ctime>
+#include <map>
+#include <optional>
 #include <sstream>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -38,6 +40,50 @@ std::string day() {
 
 /// The check that describes the devices, which is the first one.
 const check* describing_check() { return &device_checks().front(); }
+
+/// The name of the device that all sides on this machine use: the user's, or the one that the child
+/// process chooses. The ranking depends on the processor of the moment, so equal devices of a
+/// machine may change their places from one process to the next. Empty if there is no device, which
+/// each side then reports.
+std::string chosen_device(const side_options& options,
+                          const std::optional<asio::ip::address>& reached, double limit) {
+  if (!options.device.empty())
+    return options.device;
+  std::array<int, 2> answer{};
+  if (::pipe(answer.data()) != 0)
+    throw system_error(error_code(errno, boost::system::system_category()), "pipe");
+  process child([&] {
+    ::close(answer[0]);
+    try {
+      const std::string name = open_device({}, reached).name();
+      std::_Exit(::write(answer[1], name.data(), name.size()) < 0 ? 1 : 0);
+    } catch (const std::exception&) { // the sides tell why
+      std::_Exit(1);
+    }
+  });
+  ::close(answer[1]);
+  std::string name;
+  if (read_until_end(answer[0], limit, name))
+    child.wait(2);
+  else
+    name.clear();
+  ::close(answer[0]);
+  return name;
+}
+
+/// The address of this machine by which it reaches the peer, if there is one.
+std::optional<asio::ip::address> address_towards(const run_options& options) {
+  if (options.peer.empty())
+    return {};
+  try {
+    const int s = socket_towards(options.peer, options.port);
+    const auto result = address_of(s);
+    ::close(s);
+    return result;
+  } catch (const std::exception&) { // each near side tells why
+    return {};
+  }
+}
 
 /// The process of a near side: runs it and writes the result's last line.
 [[noreturn]] void be_near(const check& c, const run_options& options, int control, int results) {
@@ -144,8 +190,10 @@ std::string all_names() {
   return result;
 }
 
-report run(const run_options& options) {
+report run(run_options options) {
   const auto begin = clock_type::now();
+  options.side.device = chosen_device(options.side, address_towards(options),
+                                      std::min(options.check_limit, options.limit));
   report to;
   to.date = day();
   to.sides = options.peer.empty() ? 1 : 2;
@@ -170,15 +218,22 @@ void serve(const run_options& options) {
   const int listener = listen_at(options.port);
   std::printf("serves at TCP port %d, until it is ended\n", port_of(listener));
   std::fflush(stdout);
+  // A machine with several devices may be reached by an address of each.
+  std::map<std::optional<asio::ip::address>, std::string> devices;
   for (;;) {
     const int control = ::accept(listener, nullptr, nullptr);
     if (control < 0)
       continue;
+    const auto reached = address_of(control);
+    std::string& device = devices[reached];
+    if (device.empty())
+      device = chosen_device(options.side, reached, options.check_limit);
     run_detached([&] {
       ::close(listener);
       std::istringstream request(read_line(control));
       std::string name;
       side_options side = options.side;
+      side.device = device;
       request >> name >> side.seconds;
       const check* const c = find_check(name);
       if (c == nullptr || !(side.seconds > 0 && side.seconds <= 60))

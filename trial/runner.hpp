@@ -24,11 +24,11 @@ const check* find_check(const std::string& name);
 /// The names of all checks.
 std::string all_names();
 
-/// Runs the checks, and prints a line for each.
-report run(const run_options& options);
+/// Runs the checks, and prints a line for each. All of them use the same device of this machine.
+report run(run_options options);
 
-/// Runs the far sides of the checks of any number of peers, until the process is ended. Throws if
-/// it cannot listen.
+/// Runs the far sides of the checks of any number of peers, until the process is ended. All peers
+/// that reach this machine by the same address meet the same device. Throws if it cannot listen.
 [[noreturn]] void serve(const run_options& options);
 
 } // namespace trial

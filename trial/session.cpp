@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <cstdlib>
-#include <optional>
 #include <sstream>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -30,16 +29,14 @@ asio::generic::stream_protocol protocol_of(int socket) {
   return {a.ss_family, a.ss_family == AF_UNIX ? 0 : IPPROTO_TCP};
 }
 
-/// The address by which the control stream reached this machine, if it is an IP address.
-std::optional<asio::ip::address> reached_by(const session::control_socket& control) {
-  error_code ec;
-  const auto local = control.local_endpoint(ec);
+} // namespace
+
+std::optional<asio::ip::address> address_of(int socket) {
   asio::ip::tcp::endpoint ip;
-  if (ec || local.size() > ip.capacity() ||
-      (local.protocol().family() != AF_INET && local.protocol().family() != AF_INET6))
+  auto size = socklen_t(ip.capacity());
+  if (::getsockname(socket, ip.data(), &size) != 0 ||
+      (ip.data()->sa_family != AF_INET && ip.data()->sa_family != AF_INET6))
     return {};
-  std::memcpy(ip.data(), local.data(), local.size());
-  ip.resize(local.size());
   const asio::ip::address result = ip.address();
   if (result.is_v6() && result.to_v6().is_v4_mapped())
     return make_address_v4(asio::ip::v4_mapped, result.to_v6());
@@ -58,8 +55,6 @@ device open_device(const std::string& name, const std::optional<asio::ip::addres
   return device::open_first();
 }
 
-} // namespace
-
 std::string_view word(verdict::kind k) {
   return k == verdict::kind::passed ? "passed" : k == verdict::kind::failed ? "failed" : "not here";
 }
@@ -69,10 +64,10 @@ session::session(bool near, const side_options& options, int control, int result
       seconds_(options.seconds),
       results_(results),
       control_(io, protocol_of(control), control),
-      dev(open_device(options.device, reached_by(control_))),
+      dev(open_device(options.device, address_of(control))),
       pd(dev) {
   // The address of the control stream is the one that the user has chosen.
-  const auto reached = reached_by(control_);
+  const auto reached = address_of(control);
   const std::vector<asio::ip::address> all = dev.addresses();
   if (reached && std::find(all.begin(), all.end(), *reached) != all.end())
     address_ = reached->to_string();

@@ -12,6 +12,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -58,9 +59,16 @@ struct figure {
 
 /// The options of the program that a side of a check needs.
 struct side_options {
-  std::string device; ///< Empty: the best one.
+  std::string device; ///< Empty: the best one, or that of the control stream's address.
   double seconds = 2; ///< Of each measurement.
 };
+
+/// The IP address of a socket of this machine, if it has one.
+std::optional<asio::ip::address> address_of(int socket);
+
+/// Opens the device of that name. Without a name: the device that has the address by which the
+/// machines reach each other, which the user has chosen, or the best one.
+device open_device(const std::string& name, const std::optional<asio::ip::address>& reached);
 
 enum class side { near, far };
 
@@ -108,6 +116,8 @@ public:
   /// Connects a queue pair with one of the other side, without rdma_cm. Call it before any line is
   /// exchanged: the control stream carries the handshake.
   awaitable<void> exchange(queue_pair& qp) { co_await async_exchange(control_, qp, use_awaitable); }
+  /// Whether the other side is a process of this machine.
+  bool is_one_machine() const { return control_.local_endpoint().protocol().family() == AF_UNIX; }
   /// The address of this side's device.
   asio::ip::address address() const;
 
