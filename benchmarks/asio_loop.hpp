@@ -35,6 +35,10 @@ inline asio_rdma::completion_queue_options completion_options(const plan& p) {
           1024};
 }
 
+inline int concurrency_hint(const plan& p) {
+  return p.any_thread ? BOOST_ASIO_CONCURRENCY_HINT_DEFAULT : 1;
+}
+
 /// A coroutine that starts at once, and whose end nothing awaits.
 struct unawaited {
   struct promise_type {

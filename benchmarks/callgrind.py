@@ -8,6 +8,9 @@ import re
 import subprocess
 
 
+ALLOCATING = ("malloc", "calloc", "realloc", "aligned_alloc", "memalign", "posix_memalign")
+
+
 class Failed(Exception):
     pass
 
@@ -34,8 +37,8 @@ def profile(path):
     https://valgrind.org/docs/manual/cl-format.html"""
     with open(path) as f:
         lines = f.read().split("\n")
-    label, names, locks, is_call, function = None, {}, set(), False, None
-    counts = {"instructions": 0, "locks": 0, "functions": collections.Counter()}
+    label, names, locks, is_call, function, callee = None, {}, set(), False, None, None
+    counts = {"instructions": 0, "locks": 0, "allocations": 0, "functions": collections.Counter()}
     for line in lines:
         if line.startswith("desc: Trigger: Client Request: "):
             label = line[len("desc: Trigger: Client Request: "):]
@@ -51,8 +54,12 @@ def profile(path):
                 names["fn" + number] = short(name)
             if line.startswith("fn="):
                 function = names["fn" + number]
+            else:
+                callee = names["fn" + number]
         elif line.startswith("calls="):
             is_call = True  # the next line has what the callee took, which is counted there
+            if callee in ALLOCATING:
+                counts["allocations"] += int(line.split()[0][len("calls="):])
         elif line.startswith("0x"):
             if not is_call:
                 address, _, cost = line.split()
@@ -64,23 +71,41 @@ def profile(path):
     return label, counts
 
 
+def valgrind(profile_path, command, before=()):
+    done = subprocess.run([*before, "valgrind", "--tool=callgrind", "--dump-instr=yes", "--compress-pos=no",
+                           f"--callgrind-out-file={profile_path}", *command],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise Failed(f"{' '.join(command)} failed:\n{done.stdout}")
+
+
+def difference(first, second, operations, what):
+    """The counts of an operation, of two profiles."""
+    case = {w: (second[w] - first[w]) / operations for w in what}
+    functions = [counts["functions"] for counts in (first, second)]
+    case["functions"] = {f: (n - functions[0][f]) / operations for f, n in functions[1].items() if n - functions[0][f] >= operations}
+    return case
+
+
 def run(program, path, prefix):
     """The results of the program, which it writes to `path`, with the counts per operation. `prefix`: of the profiles."""
     for old in glob.glob(prefix + "*"):
         os.remove(old)
-    done = subprocess.run(["valgrind", "--tool=callgrind", "--dump-instr=yes", "--compress-pos=no",
-                           f"--callgrind-out-file={prefix}", program, path],
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        raise Failed(f"bench_overhead failed:\n{done.stdout}")
+    valgrind(prefix, [program, path])
     with open(path) as f:
         results = json.load(f)
     counts = dict(profile(p) for p in glob.glob(prefix + ".*"))
     operations = results["operations"][1] - results["operations"][0]
     for name, case in results["cases"].items():
-        for what in "instructions", "locks":
-            case[what] = (counts[f"{name} 1"][what] - counts[f"{name} 0"][what]) / operations
         case["allocations"] /= operations
-        first, second = (counts[f"{name} {i}"]["functions"] for i in range(2))
-        case["functions"] = {f: (second[f] - first[f]) / operations for f in second if second[f] - first[f] >= operations}
+        case |= difference(counts[f"{name} 0"], counts[f"{name} 1"], operations, ("instructions", "locks"))
     return results
+
+
+def run_alone(before, command, lengths, path):
+    """The counts of an operation of a program that runs a number of operations, which is the last argument. `before`: of valgrind."""
+    counts = []
+    for length in lengths:
+        valgrind(path, [*command, str(length)], before)
+        counts.append(profile(path)[1])
+    return difference(*counts, lengths[1] - lengths[0], ("instructions", "locks", "allocations"))

@@ -54,6 +54,9 @@ struct plan {
   std::uint32_t in_flight = 0; ///< 0: as the work needs.
   std::uint32_t local = 0;     ///< Percentage of locks that are local.
   std::uint32_t locks = 100;   ///< On each node.
+  /// Streams, sockets and connections have an `io_context` for any thread, as is the default; else
+  /// for one thread only.
+  bool any_thread = false;
 
   /// Operations in flight.
   std::uint32_t window() const {

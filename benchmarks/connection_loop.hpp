@@ -28,6 +28,7 @@ public:
         style_(s),
         plain_(m == memory::plain ? p.bytes : 0, 'a'),
         payload_of_own_(m == memory::own ? p.bytes : 0, 'a'),
+        io_(concurrency_hint(p)),
         device_((active ? active : passive)->context(), asio_rdma::ownership::borrow),
         pd_(device_),
         pool_(pd_),
@@ -219,7 +220,7 @@ private:
   style style_;
   std::vector<char> plain_, into_ = std::vector<char>(plain_.size()); // empty: registered memory
   std::vector<char> payload_of_own_;                                  // of `own_`
-  asio::io_context io_{1};
+  asio::io_context io_;
   asio_rdma::device device_;
   asio_rdma::protection_domain pd_;
   asio_rdma::memory_region own_;

@@ -43,6 +43,8 @@ std::unique_ptr<loop> make(const std::string& by, const plan& p, bool messages, 
     return std::make_unique<stream_loop<plain_streams>>(p, active, passive, to_active);
   if (by == "tcp")
     return std::make_unique<stream_loop<tcp_streams>>(p, active, passive, to_active);
+  if (by == "nagle")
+    return std::make_unique<stream_loop<default_tcp_streams>>(p, active, passive, to_active);
   if (by == "global" || by == "singles" || by == "batches")
     return std::make_unique<global_loop>(p, by == "batches", *active);
   if (by == "alock")
@@ -157,15 +159,18 @@ int main(int argc, char* argv[]) {
          "loops. On verbs: verbs, epoll (waits in epoll_wait), copying (from and to plain memory). "
          "By the library: callbacks, coroutines, awaiters (coroutines of a type of their own). For "
          "send and rate also, with callbacks: messages, "
-         "stream, plain_messages and plain (from plain memory), tcp. For bulk also own_messages "
+         "stream, plain_messages and plain (from plain memory), tcp (no_delay), nagle (TCP by "
+         "default). For bulk also own_messages "
          "(from memory that the program has registered) and plain_messages. For read of 8 bytes: "
          "global. For batch: singles, batches. For lock: alock, spin, mcs")
       ->check(CLI::IsMember({"verbs", "epoll", "copying", "callbacks", "coroutines", "awaiters",
                              "messages", "own_messages", "plain_messages", "stream", "plain", "tcp",
-                             "global", "singles", "batches", "alock", "spin", "mcs"}));
+                             "nagle", "global", "singles", "batches", "alock", "spin", "mcs"}));
   app.add_option("--rounds", rounds, "number of runs of each loop");
-  app.add_option("--operations", operations,
-                 "operations of each run (default: as many as take --seconds)");
+  app.add_option(
+      "--operations", operations,
+      "operations of each run (default: as many as take the first loop --seconds, and the "
+      "slowest four times as long)");
   app.add_option("--seconds", seconds, "duration of a run");
   app.add_option("--locks", p.locks, "locks of each node, for lock")->check(CLI::Range(1, 10'000));
   app.add_option("--local", p.local, "percentage of the taken locks that belong to the node itself")
@@ -175,6 +180,9 @@ int main(int argc, char* argv[]) {
                "the library's loops use connections; for send, rate and bulk (messages)");
   app.add_flag("--two-processes", two_processes,
                "each end is a process; for send and rate, and for loops that are not on verbs");
+  app.add_flag("--any-thread", p.any_thread,
+               "streams, sockets and connections have an io_context for any thread, as is the "
+               "default (here: for one thread)");
   app.add_flag("--commanded", commanded,
                "runs the first loop once for each line of standard input, which is the number of "
                "operations, and prints the seconds of the run");
@@ -189,7 +197,7 @@ int main(int argc, char* argv[]) {
   }
   const auto bytes_alone = [](const std::string& b) {
     return b == "messages" || b == "own_messages" || b == "plain_messages" || b == "stream" ||
-           b == "plain" || b == "tcp";
+           b == "plain" || b == "tcp" || b == "nagle";
   };
   const auto of_bulk = [&](const std::string& b) {
     return messages && p.what == work::bulk && (b == "own_messages" || b == "plain_messages");
@@ -197,7 +205,7 @@ int main(int argc, char* argv[]) {
   if (p.what != work::send && p.what != work::rate &&
       std::any_of(by.begin(), by.end(),
                   [&](const std::string& b) { return bytes_alone(b) && !of_bulk(b); })) {
-    std::cerr << "bench_device: messages, stream, plain and tcp are for send and rate, and "
+    std::cerr << "bench_device: messages, stream, plain, tcp and nagle are for send and rate, and "
                  "own_messages and plain_messages for bulk, too\n";
     return 2;
   }
@@ -207,7 +215,7 @@ int main(int argc, char* argv[]) {
   };
   if (two_processes && !std::all_of(by.begin(), by.end(), apart)) {
     std::cerr << "bench_device: --two-processes is for send, rate on verbs, --messages, messages, "
-                 "stream, plain and tcp\n";
+                 "stream, plain, tcp and nagle\n";
     return 2;
   }
 
@@ -242,8 +250,13 @@ int main(int argc, char* argv[]) {
   }
   if (operations == 0) {
     operations = calibrate(all.front(), seconds);
+    double longest = 0;
     for (contestant& c : all)
-      c.run(operations / 4 + 1);
+      longest = std::max(longest, 4 * c.run(operations / 4 + 1));
+    // A loop that is much slower than the first would take most of the time.
+    if (longest > 4 * seconds)
+      operations = std::max<std::uint64_t>(
+          16, static_cast<std::uint64_t>(static_cast<double>(operations) * 4 * seconds / longest));
   }
   for (unsigned round = 0; round < rounds; ++round)
     for (contestant& c : all)

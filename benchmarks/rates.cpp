@@ -252,6 +252,8 @@ void measure(unsigned rounds, double seconds, std::size_t connections) {
   };
   add("one thread", 1, 1, 1);
   add("two contexts", 2, 1, 1);
+  add("one thread by verbs", 1, 1, 1, way::verbs);
+  add("two threads by verbs", 2, 1, 1, way::verbs);
   add("one thread, two connections", 1, 1, 2);
   add("two threads on one context", 1, 2, 2);
   for (std::size_t n = 10; n <= connections; n *= 10) {

@@ -22,7 +22,8 @@ namespace bench {
 class rdma_streams {
 public:
   rdma_streams(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active)
-      : device_((near ? near : far)->context(), asio_rdma::ownership::borrow),
+      : io(concurrency_hint(p)),
+        device_((near ? near : far)->context(), asio_rdma::ownership::borrow),
         pd_(device_),
         pool_(pd_),
         queue_(io, device_, completion_options(p)) {
@@ -70,11 +71,23 @@ public:
 
   /// Writes the whole buffer.
   template <class F>
-  void put(const asio_rdma::registered_buffer& from, F done) {
-    active.async_write_some(from, std::move(done));
+  static void put(asio_rdma::stream& to, const asio_rdma::registered_buffer& from, F done) {
+    to.async_write_some(from, std::move(done));
   }
+  /// Fills the whole buffer.
+  template <class F>
+  static void fill(asio_rdma::stream& from, const asio_rdma::mutable_buffer& into, F done) {
+    from.async_read_some(
+        into, [&from, into, done](const asio_rdma::error_code& ec, std::size_t n) mutable {
+          if (ec || n == into.size())
+            done(ec, n);
+          else
+            fill(from, into + n, std::move(done));
+        });
+  }
+  static asio_rdma::mutable_buffer whole(asio_rdma::registered_buffer& memory) { return memory; }
 
-  asio::io_context io{1};
+  asio::io_context io;
 
 private:
   asio_rdma::device device_;
@@ -86,9 +99,15 @@ public:
   asio_rdma::stream active{io}, passive{io};
 };
 
+/// With Nagle's algorithm, as sockets are by default, a small write waits for the acknowledgement
+/// of the last one.
+enum class small_writes { at_once, nagle };
+
+template <small_writes How>
 class tcp_sockets {
 public:
-  tcp_sockets(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active) {
+  tcp_sockets(const plan& p, const cm_end* near, const cm_end* far, process_pipe* to_active)
+      : io(concurrency_hint(p)) {
     const auto address = asio::ip::make_address(p.address);
     asio::ip::tcp::acceptor acceptor(io);
     if (far)
@@ -97,17 +116,17 @@ public:
         exchange_port(far ? acceptor.local_endpoint().port() : 0, near, far, to_active);
     if (near) {
       active.connect({address, port});
-      active.set_option(asio::ip::tcp::no_delay(true));
+      active.set_option(asio::ip::tcp::no_delay(How == small_writes::at_once));
     }
     if (far) {
       acceptor.accept(passive);
-      passive.set_option(asio::ip::tcp::no_delay(true));
+      passive.set_option(asio::ip::tcp::no_delay(How == small_writes::at_once));
     }
   }
 
   queue_counters counters() const { return {}; }
 
-  asio::io_context io{1};
+  asio::io_context io;
   asio::ip::tcp::socket active{io}, passive{io};
 };
 
@@ -122,13 +141,19 @@ public:
   void take(std::vector<char>& into, F done) {
     this->passive.async_read_some(asio::buffer(into), std::move(done));
   }
-  template <class F>
-  void put(const std::vector<char>& from, F done) {
-    asio::async_write(this->active, asio::buffer(from), std::move(done));
+  template <class Stream, class F>
+  static void put(Stream& to, const std::vector<char>& from, F done) {
+    asio::async_write(to, asio::buffer(from), std::move(done));
   }
+  template <class Stream, class F>
+  static void fill(Stream& from, const asio::mutable_buffer& into, F done) {
+    asio::async_read(from, into, std::move(done));
+  }
+  static asio::mutable_buffer whole(std::vector<char>& memory) { return asio::buffer(memory); }
 };
 using plain_streams = from_plain_memory<rdma_streams>;
-using tcp_streams = from_plain_memory<tcp_sockets>;
+using tcp_streams = from_plain_memory<tcp_sockets<small_writes::at_once>>;
+using default_tcp_streams = from_plain_memory<tcp_sockets<small_writes::nagle>>;
 
 template <class Streams>
 class stream_loop final : public loop {
@@ -171,32 +196,29 @@ private:
     if (ec)
       fail(what, ec.message().c_str());
   }
-  static auto whole(auto& memory, std::size_t bytes) { return asio::buffer(memory.data(), bytes); }
-
   void echo() {
-    asio::async_read(streams_.passive, whole(answer_, plan_.bytes),
-                     [this](const asio_rdma::error_code& ec, std::size_t) {
-                       check(ec, "read");
-                       asio::async_write(streams_.passive, whole(answer_, plan_.bytes),
-                                         [this](const asio_rdma::error_code& e, std::size_t) {
-                                           check(e, "write");
-                                           echo();
-                                         });
-                     });
+    streams_.fill(streams_.passive, streams_.whole(answer_),
+                  [this](const asio_rdma::error_code& ec, std::size_t) {
+                    check(ec, "read");
+                    streams_.put(streams_.passive, answer_,
+                                 [this](const asio_rdma::error_code& e, std::size_t) {
+                                   check(e, "write");
+                                   echo();
+                                 });
+                  });
   }
   void ask() {
-    asio::async_write(streams_.active, whole(question_, plan_.bytes),
-                      [this](const asio_rdma::error_code& ec, std::size_t) {
-                        check(ec, "write");
-                        asio::async_read(streams_.active, whole(question_, plan_.bytes),
-                                         [this](const asio_rdma::error_code& e, std::size_t) {
-                                           check(e, "read");
-                                           if (--left_ != 0)
-                                             ask();
-                                           else
-                                             streams_.io.stop();
-                                         });
-                      });
+    streams_.put(streams_.active, question_, [this](const asio_rdma::error_code& ec, std::size_t) {
+      check(ec, "write");
+      streams_.fill(streams_.active, streams_.whole(question_),
+                    [this](const asio_rdma::error_code& e, std::size_t) {
+                      check(e, "read");
+                      if (--left_ != 0)
+                        ask();
+                      else
+                        streams_.io.stop();
+                    });
+    });
   }
 
   void take() {
@@ -208,7 +230,7 @@ private:
     });
   }
   void write() {
-    streams_.put(question_, [this](const asio_rdma::error_code& ec, std::size_t) {
+    streams_.put(streams_.active, question_, [this](const asio_rdma::error_code& ec, std::size_t) {
       check(ec, "write");
       if (--left_ != 0)
         write();

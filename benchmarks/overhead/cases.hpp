@@ -23,6 +23,8 @@ constexpr std::uint32_t window = 32;
 constexpr std::uint32_t batch_size = 16;
 // The concurrency hint of a context that several threads may run.
 constexpr int default_hint = BOOST_ASIO_CONCURRENCY_HINT_DEFAULT;
+// That of a context without locks.
+constexpr int unsafe_hint = BOOST_ASIO_CONCURRENCY_HINT_UNSAFE;
 
 struct memory {
   asio_rdma::device d = asio_rdma::device::open("null0");

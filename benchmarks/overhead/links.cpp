@@ -60,8 +60,11 @@ void bare_sends_and_receives(memory& m, std::uint64_t operations) {
 // Two connected queue pairs with one completion queue.
 template <class Executor>
 struct two_queue_pairs {
-  explicit two_queue_pairs(memory& m)
-      : queue(io, m.d, {completion_mode::busy}), a(io.get_executor()), b(io.get_executor()) {
+  two_queue_pairs(memory& m, int hint)
+      : io(hint),
+        queue(io, m.d, {completion_mode::busy}),
+        a(io.get_executor()),
+        b(io.get_executor()) {
     queue_pair_options options;
     options.send_depth = options.receive_depth = window;
     a.open(m.pd, queue, options);
@@ -70,7 +73,7 @@ struct two_queue_pairs {
     b.connect(a.local_address());
   }
 
-  asio::io_context io{1};
+  asio::io_context io;
   completion_queue queue;
   basic_queue_pair<Executor> a, b;
 };
@@ -97,8 +100,9 @@ struct transfer {
   }
 };
 
+template <int Hint = 1>
 void sends_and_receives(memory& m, std::uint64_t operations) {
-  two_queue_pairs<executor> l(m);
+  two_queue_pairs<executor> l(m, Hint);
   std::array<char, 64> target;
   memory_region region(m.pd, target.data(), target.size());
   for (std::uint32_t i = 0; i < window / 2; ++i)
@@ -109,8 +113,9 @@ void sends_and_receives(memory& m, std::uint64_t operations) {
 // Two connected objects (connections or streams) with default options and one completion queue.
 template <class Object>
 struct two_objects {
-  explicit two_objects(memory& m)
-      : pool(m.pd),
+  explicit two_objects(memory& m, int hint = 1)
+      : io(hint),
+        pool(m.pd),
         queue(io, m.d, {completion_mode::busy}),
         a(io.get_executor()),
         b(io.get_executor()) {
@@ -136,7 +141,7 @@ struct two_objects {
     check(first == 0 && second == 0, "io_context::run");
   }
 
-  asio::io_context io{1};
+  asio::io_context io;
   memory_pool pool;
   completion_queue queue;
   Object a, b;
@@ -163,8 +168,9 @@ struct repeated {
 };
 
 // From plain memory to plain memory.
+template <int Hint = 1>
 void callback_messages(memory& m, std::uint64_t operations) {
-  two_objects<basic_connection<executor>> l(m);
+  two_objects<basic_connection<executor>> l(m, Hint);
   std::array<char, 64> target;
   std::uint64_t to_send = operations, to_receive = operations;
   std::uint64_t sent = operations, received = operations;
@@ -222,8 +228,9 @@ struct stream_transfer {
   }
 };
 
+template <int Hint = 1>
 void stream_transfers(memory& m, std::uint64_t operations) {
-  two_objects<basic_stream<executor>> l(m);
+  two_objects<basic_stream<executor>> l(m, Hint);
   std::array<char, 64> target;
   stream_transfer{l, m.bytes, target, operations}();
   l.run(operations, operations);
@@ -234,10 +241,13 @@ void stream_transfers(memory& m, std::uint64_t operations) {
 std::vector<test_case> links() {
   return {
       {"bare send and receive", bare_sends_and_receives},
-      {"send and receive", sends_and_receives},
-      {"message", callback_messages},
+      {"send and receive", sends_and_receives<>},
+      {"send and receive, default concurrency hint", sends_and_receives<default_hint>},
+      {"message", callback_messages<>},
+      {"message, default concurrency hint", callback_messages<default_hint>},
       {"message, deferred, one at a time", coroutine_messages},
-      {"stream", stream_transfers},
+      {"stream", stream_transfers<>},
+      {"stream, default concurrency hint", stream_transfers<default_hint>},
   };
 }
 

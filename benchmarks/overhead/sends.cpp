@@ -242,6 +242,7 @@ std::vector<test_case> sends() {
       {"io_context::executor_type post", callback_posts<asio::io_context::executor_type>},
       {"default concurrency hint send",
        callback_sends<asio::io_context::executor_type, default_hint>},
+      {"hint UNSAFE send", callback_sends<asio::io_context::executor_type, unsafe_hint>},
       {"default concurrency hint post",
        callback_posts<asio::io_context::executor_type, default_hint>},
       {"any_io_executor send", callback_sends<asio::any_io_executor>},
