@@ -21,18 +21,22 @@ class AsioRdma(ConanFile):
     package_type = "library"
     settings = "os", "arch", "compiler", "build_type"
     # with_soft: the software device, for tests (soft/README.md). with_trial: the program asio_rdma-trial (docs/devices.md).
-    options = {"shared": [True, False], "fPIC": [True, False], "with_soft": [True, False], "with_trial": [True, False]}
+    # with_info: the program asio_rdma-info (info/README.md). with_perf: the program asio_rdma-perf (perf/README.md).
+    options = {"shared": [True, False], "fPIC": [True, False], "with_soft": [True, False], "with_trial": [True, False],
+               "with_info": [True, False], "with_perf": [True, False]}
     default_options = {
         "shared": False,
         "fPIC": True,
         "with_soft": False,
         "with_trial": False,
+        "with_info": False,
+        "with_perf": False,
         "boost/*:header_only": True,
         "rdma-core/*:build_librdmacm": True,
     }
     implements = ["auto_shared_fpic"]
     exports_sources = "CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "src/*", "soft/CMakeLists.txt", "soft/run", \
-        "soft/include/*", "soft/src/*", "trial/*"
+        "soft/include/*", "soft/src/*", "trial/*", "info/*", "perf/*", "tools/latency.bt"
 
     def set_version(self):
         header = load(self, os.path.join(self.recipe_folder, "include", "asio_rdma", "version.hpp"))
@@ -45,7 +49,7 @@ class AsioRdma(ConanFile):
         cmake_layout(self)
 
     def requirements(self):
-        self.requires("boost/[>=1.81 <1.89]", transitive_headers=True)
+        self.requires("boost/[>=1.81]", transitive_headers=True)
         self.requires("rdma-core/[>=33]", transitive_headers=True)
 
     def validate(self):
@@ -59,6 +63,8 @@ class AsioRdma(ConanFile):
             toolchain.cache_variables[f"ASIO_RDMA_{part}"] = False
         toolchain.cache_variables["ASIO_RDMA_SOFT"] = bool(self.options.with_soft)
         toolchain.cache_variables["ASIO_RDMA_TRIAL"] = bool(self.options.with_trial)
+        toolchain.cache_variables["ASIO_RDMA_INFO"] = bool(self.options.with_info)
+        toolchain.cache_variables["ASIO_RDMA_PERF"] = bool(self.options.with_perf)
         toolchain.cache_variables["CMAKE_UNITY_BUILD"] = True  # a quarter of the time
         toolchain.generate()
         CMakeDeps(self).generate()
@@ -75,6 +81,7 @@ class AsioRdma(ConanFile):
         # Conan writes these files for its consumers, with its own packages in them.
         rmdir(self, os.path.join(self.package_folder, "lib", "cmake"))
         rmdir(self, os.path.join(self.package_folder, "lib", "pkgconfig"))
+        rmdir(self, os.path.join(self.package_folder, "share", "doc")) # the licence is in licenses
 
     def package_info(self):
         self.cpp_info.set_property("cmake_target_name", "asio_rdma::all")

@@ -28,6 +28,19 @@ int main() {
     acceptor.async_accept(qp, asio::detached);
   connector.async_connect(qp, nowhere, asio::detached);
   acceptor.close();
+  asio_rdma::memory_window window;
+  qp.async_bind(window, asio_rdma::memory_region(), 0, 0, asio_rdma::access::remote_read,
+                asio::detached);
+  const asio_rdma::registered_buffer buffer;
+  buffer.slice(0, ec).zero();
+  buffer.async_read_access(context.get_executor(), asio::detached);
+  asio_rdma::connection connection(context);
+  connection.async_send(buffer, asio::detached);
+  connection.async_request_memory(1, asio::detached);
+  asio_rdma::stream stream(context);
+  stream.async_read_some(buffer, asio::detached);
+  asio_rdma::shared_receive_queue receives(context);
+  receives.async_receive(buffer, asio::detached);
   context.run();
 
   int devices = 0;
