@@ -6,7 +6,8 @@
 // then blocks in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` the loop
 // blocks in epoll_wait instead, as a loop with sockets or timers must, and the channel does not
 // block. With `copying` the program's memory is not registered: each message is copied to
-// registered memory and from it.
+// registered memory and from it. One way, the copying receiver allows as many further messages
+// as it has received: a SEND that finds no receive would end a connection of iWARP.
 #pragma once
 
 #include "cm_link.hpp"
@@ -54,8 +55,9 @@ public:
       if (passive)
         far_copies_.emplace(pd_, p, receives);
     }
+    credits_ = counts_credits() ? receives : ~std::uint64_t(0);
     for (std::uint32_t i = 0; i < receives; ++i) {
-      if (active && p.what == work::send)
+      if (active && (p.what == work::send || counts_credits()))
         receive(*active, i);
       if (passive && (p.what == work::send || p.what == work::rate))
         receive(*passive, i);
@@ -164,12 +166,29 @@ private:
     check(ibv_post_recv(end.qp(), &wr, &bad) == 0, "ibv_post_recv");
   }
 
+  bool counts_credits() const { return plan_.what == work::rate && (near_copies_ || far_copies_); }
+
   /// A message has arrived.
   void take(const ibv_wc& wc) {
     cm_end& end = is_passive(wc) ? *passive_ : *active_;
     if (copies* const c = copies_of(end))
       c->copy_in(wc.wr_id / 2);
     receive(end, wc.wr_id / 2);
+    if (counts_credits() && ++taken_ % plan_.window() == 0)
+      give_credits();
+  }
+
+  /// An empty message, which allows the sender a window of further messages.
+  void give_credits() {
+    ibv_send_wr wr{}, *bad;
+    wr.wr_id = of_credits;
+    wr.opcode = IBV_WR_SEND;
+    wr.send_flags = IBV_SEND_SIGNALED;
+    check(ibv_post_send(passive_->qp(), &wr, &bad) == 0, "ibv_post_send");
+  }
+  void take_credits(const ibv_wc& wc) {
+    receive(*active_, wc.wr_id / 2);
+    credits_ += plan_.window();
   }
   static bool is_passive(const ibv_wc& wc) { return wc.wr_id % 2 == 1; }
 
@@ -231,19 +250,24 @@ private:
 
   void messages(std::uint64_t operations) {
     std::uint64_t posted = 0, sent = 0, received = 0;
-    for (; posted < plan_.window() && posted < operations; ++posted)
-      send(*active_);
+    const auto send_more = [&] {
+      for (; posted < operations && posted - sent < plan_.window() && credits_ != 0; ++posted) {
+        --credits_;
+        send(*active_);
+      }
+    };
+    send_more();
     while (sent < operations || (passive_ != nullptr && received < operations))
       each_completion([&](const ibv_wc& wc) {
-        if (wc.opcode == IBV_WC_RECV) {
+        if (wc.opcode == IBV_WC_RECV && is_passive(wc)) {
           ++received;
           return take(wc);
         }
-        ++sent;
-        if (posted < operations) {
-          ++posted;
-          send(*active_);
-        }
+        if (wc.opcode == IBV_WC_RECV)
+          take_credits(wc);
+        else if (wc.wr_id != of_credits)
+          ++sent;
+        send_more();
       });
   }
 
@@ -260,8 +284,11 @@ private:
       });
   }
 
+  static constexpr std::uint64_t of_credits = 1;
+
   plan plan_;
   cm_end *active_, *passive_;
+  std::uint64_t credits_ = 0, taken_ = 0;
   int epoll_ = -1;
   ibv_comp_channel* channel_ = nullptr;
   ibv_cq* cq_ = nullptr;

@@ -33,12 +33,13 @@ struct acceptor_options {
   std::uint32_t handshakes = 64;
   /// A handshake without a confirmation gives way if a request waits that cannot be answered
   /// otherwise: after the `timeout` of its accept divided by the number of handshakes and waiting
-  /// requests, but not before this time. Its accept, or on iWARP its connection, ends with
-  /// `timed_out`. Give connectors the round-trip time of the network. Until a second has passed
-  /// without that, the newest request is answered first, of the source that has the fewest
+  /// requests, but not before this time. As long as other connectors confirm, the time begins anew,
+  /// until 64 that were answered later have confirmed. Its accept, or on iWARP its connection, ends
+  /// with `timed_out`. Give connectors the round-trip time of the network. Until a second has
+  /// passed without that, the newest request is answered first, of the source that has the fewest
   /// handshakes: the older requests are likely to be silent, too. A source is an IPv4 address, or
   /// an IPv6 network of 64 bits.
-  std::chrono::milliseconds patience{200};
+  std::chrono::milliseconds patience{400};
 
   /// Each sets the member of its name and returns the options:
   /// `acceptor_options().set_backlog(…)`. Calls can be chained.

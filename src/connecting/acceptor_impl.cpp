@@ -11,6 +11,11 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+namespace {
+
+constexpr auto at_no_time = pending_handshakes::clock::time_point::max();
+
+} // namespace
 
 acceptor_impl::acceptor_impl(cm_service& service, asio::any_io_executor executor)
     : service_(service), executor_(std::move(executor)) {}
@@ -298,7 +303,8 @@ acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
   return found;
 }
 
-// Ends silent handshakes for requests that cannot be answered otherwise.
+// Ends silent handshakes for requests that cannot be answered otherwise. The context may have been
+// busy since the time at which it was to look.
 void acceptor_impl::make_way(leftovers& left) noexcept {
   assert(mutex_.held());
   if (requests_.empty() || id_ == nullptr || tallies_->under_way.count() == 0) [[likely]]
@@ -308,7 +314,10 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
   try {
     left.silent.reserve(left.silent.size() + requests_.size());
     const auto now = pending_handshakes::clock::now();
-    auto next = pending_handshakes::clock::time_point::max();
+    if (now - look_at_ > 2 * pause)
+      tallies_->under_way.allow(now - look_at_);
+    look_at_ = at_no_time;
+    auto next = at_no_time;
     for (std::size_t more = requests_.size(); more != 0; --more) {
       auto overdue = tallies_->under_way.take_overdue(now, requests_.size(), patience_);
       next = overdue.next;
@@ -320,11 +329,12 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
     // A handshake that ends does not report that, as the end may have locked anything.
     if (!waiting_.empty())
       next = std::min(next, now + pause);
-    if (next == pending_handshakes::clock::time_point::max())
+    if (next == at_no_time)
       return;
     if (!timer_)
       timer_ = std::make_unique<background_timer>(service_.operations().context());
-    timer_->set(std::max(next, now + pause), [weak = weak_from_this()] {
+    look_at_ = std::max(next, now + pause);
+    timer_->set(look_at_, [weak = weak_from_this()] {
       if (const auto self = std::static_pointer_cast<acceptor_impl>(weak.lock()))
         self->look_again();
     });

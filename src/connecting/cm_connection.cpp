@@ -33,7 +33,7 @@ public:
   void on_first_receive() noexcept override { connection_->on_first_receive(); }
   void on_heard() noexcept override {
     if (tallies_)
-      tallies_->under_way.end(*connection_);
+      tallies_->under_way.confirm(*connection_, pending_handshakes::clock::now());
   }
 
 private:

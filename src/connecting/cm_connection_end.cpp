@@ -128,10 +128,12 @@ void cm_connection::count_accept(const error_code& result) noexcept {
   if (const auto tallies = std::move(tallies_)) {
     // On iWARP the answer establishes the connection. A connection or a stream ends the handshake
     // by the peer's first frame (`connection_link::on_heard`).
-    if (!result && is_iwarp(id_->verbs) && expects_frame_)
+    if (result)
+      tallies->under_way.end(*this);
+    else if (is_iwarp(id_->verbs) && expects_frame_)
       unheard_ = tallies;
     else
-      tallies->under_way.end(*this);
+      tallies->under_way.confirm(*this, pending_handshakes::clock::now());
     ++(!result         ? tallies->accepted
        : gives_way_    ? tallies->gave_way
        : is_connectors ? tallies->aborted

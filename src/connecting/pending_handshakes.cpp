@@ -17,12 +17,26 @@ void pending_handshakes::begin(const std::shared_ptr<cm_connection>& which,
                                const asio::ip::address& connector,
                                std::chrono::milliseconds timeout, clock::time_point now) {
   const std::lock_guard lock(mutex_);
-  entries_.push_back({which, which.get(), source_of(connector), now, timeout});
+  entries_.push_back({which, which.get(), source_of(connector), now, timeout, confirmed_});
 }
 
 void pending_handshakes::end(const cm_connection& which) noexcept {
   const std::lock_guard lock(mutex_);
   entries_.remove_if([&](const entry& e) { return e.key == &which; });
+}
+
+void pending_handshakes::confirm(const cm_connection& which, clock::time_point now) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (entries_.remove_if([&](const entry& e) { return e.key == &which; }) == 0)
+    return; // it has given way
+  ++confirmed_;
+  last_confirmed_ = now;
+}
+
+void pending_handshakes::allow(clock::duration busy) noexcept {
+  const std::lock_guard lock(mutex_);
+  for (entry& e : entries_)
+    e.since += busy;
 }
 
 std::size_t pending_handshakes::count() const noexcept {
@@ -50,7 +64,9 @@ pending_handshakes::take_overdue(clock::time_point now, std::size_t waiting,
   auto found = entries_.end();
   std::size_t most = 0;
   for (auto i = entries_.begin(); i != entries_.end(); ++i) {
-    const auto due = i->since + std::max(i->timeout / competitors, patience);
+    const bool passed_over = confirmed_ - i->confirmed_before >= generation;
+    const auto silent_since = passed_over ? i->since : std::max(i->since, last_confirmed_);
+    const auto due = silent_since + std::max(i->timeout / competitors, patience);
     if (due > now) {
       result.next = std::min(result.next, due);
     } else if (const std::size_t n = locked_count(i->source); n > most) {

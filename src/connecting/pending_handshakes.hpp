@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -29,7 +30,12 @@ public:
   /// Throws `std::bad_alloc`.
   void begin(const std::shared_ptr<cm_connection>& which, const asio::ip::address& connector,
              std::chrono::milliseconds timeout, clock::time_point now);
+  /// The handshake has failed, or it has ended before.
   void end(const cm_connection& which) noexcept;
+  /// The connector has confirmed the answer.
+  void confirm(const cm_connection& which, clock::time_point now) noexcept;
+  /// This side was busy for so long: no handshake was silent meanwhile.
+  void allow(clock::duration busy) noexcept;
 
   std::size_t count() const noexcept;
   std::size_t count(const asio::ip::address& source) const noexcept;
@@ -40,24 +46,31 @@ public:
     clock::time_point next; ///< The time when the next one may be ended; the maximum if none.
   };
   /// Finds a handshake that has been silent for its timeout divided by the number of handshakes and
-  /// waiting requests, but at least for `patience`. Of these, it is the oldest one of the source
-  /// with the most handshakes under way. The result is no longer under way.
+  /// waiting requests, but at least for `patience`. As long as other connectors confirm, machine or
+  /// network may just be slow: then the time begins anew, until `generation` connectors that were
+  /// answered later have confirmed. Of these handshakes, it is the oldest one of the source with
+  /// the most handshakes under way. The result is no longer under way.
   overdue take_overdue(clock::time_point now, std::size_t waiting,
                        std::chrono::milliseconds patience) noexcept;
 
 private:
+  static constexpr std::uint64_t generation = 64;
+
   struct entry {
     std::weak_ptr<cm_connection> which;
     const cm_connection* key;
     asio::ip::address source;
     clock::time_point since;
     std::chrono::milliseconds timeout;
+    std::uint64_t confirmed_before;
   };
 
   std::size_t locked_count(const asio::ip::address& source) const noexcept;
 
   mutable std::mutex mutex_;
   std::list<entry> entries_; // the oldest first
+  std::uint64_t confirmed_ = 0;
+  clock::time_point last_confirmed_ = clock::time_point::min();
 };
 
 } // namespace asio_rdma::detail

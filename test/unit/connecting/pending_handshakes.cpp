@@ -27,6 +27,9 @@ struct scene {
     all.begin(which, from, milliseconds(10000), start + milliseconds(at));
     return which;
   }
+  void confirm(const std::shared_ptr<cm_connection>& which, int at) {
+    all.confirm(*which, start + milliseconds(at));
+  }
   pending_handshakes::overdue take(int at, std::size_t waiting) {
     return all.take_overdue(start + milliseconds(at), waiting, milliseconds(100));
   }
@@ -68,6 +71,33 @@ TEST_CASE("a handshake that has ended gives way to none") {
   s.all.end(*a);
   CHECK(s.all.count() == 0);
   CHECK(s.take(1000, 999).which == nullptr);
+}
+
+TEST_CASE("while other connectors confirm, none is silent") {
+  scene s;
+  const auto a = s.begin(one, 0), b = s.begin(other, 1);
+  s.confirm(b, 90);
+  CHECK(s.take(150, 999).which == nullptr);
+  CHECK(s.milliseconds_to(s.take(150, 999).next) == 190);
+  CHECK(s.take(190, 999).which == a);
+}
+
+TEST_CASE("a handshake is silent if a generation of later ones has confirmed") {
+  scene s;
+  const auto silent = s.begin(one, 0);
+  for (int i = 1; i < 64; ++i)
+    s.confirm(s.begin(other, i), i);
+  CHECK(s.take(110, 999).which == nullptr);
+  s.confirm(s.begin(other, 109), 109);
+  CHECK(s.take(110, 999).which == silent);
+}
+
+TEST_CASE("the time in which this side is busy is not the connector's") {
+  scene s;
+  const auto a = s.begin(one, 0);
+  s.all.allow(milliseconds(1000));
+  CHECK(s.take(1099, 999).which == nullptr);
+  CHECK(s.take(1100, 999).which == a);
 }
 
 TEST_CASE("the addresses of one IPv6 network are one source") {
