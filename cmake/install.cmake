@@ -53,14 +53,19 @@ foreach(name IN ITEMS asio_rdma asio_rdma-headers)
   install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 endforeach()
 
-# The licence, the pages and the examples that they quote. Links between them work as in the repository. A package's sources may be
-# without pages.
+# The licence, the pages and the examples that they quote. Links between them work as in the repository (tools/check-readme --installed).
+# Links to sources, tests and scripts lead to files that only the repository has. A package's sources may be without pages.
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 if(EXISTS "${PROJECT_SOURCE_DIR}/docs")
-  install(FILES "${PROJECT_SOURCE_DIR}/README.md" "${PROJECT_SOURCE_DIR}/CHANGELOG.md" "${PROJECT_SOURCE_DIR}/SECURITY.md"
-          DESTINATION "${CMAKE_INSTALL_DOCDIR}")
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
-          FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
+  foreach(page IN ITEMS README CHANGELOG CONTRIBUTING SECURITY benchmarks/README info/README lab/README packaging/README perf/README
+                        soft/README tools/README)
+    cmake_path(GET page PARENT_PATH folder)
+    install(FILES "${PROJECT_SOURCE_DIR}/${page}.md" DESTINATION "${CMAKE_INSTALL_DOCDIR}/${folder}")
+  endforeach()
+  install(FILES "${PROJECT_SOURCE_DIR}/benchmarks/instructions.svg" "${PROJECT_SOURCE_DIR}/benchmarks/results.svg"
+          DESTINATION "${CMAKE_INSTALL_DOCDIR}/benchmarks")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/src" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
+          FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "trials/*.txt" PATTERN "docs/site" EXCLUDE)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/example" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
           FILES_MATCHING PATTERN "*.cpp" PATTERN "*.hpp")
 endif()
