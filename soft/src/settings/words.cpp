@@ -9,14 +9,8 @@
 namespace soft::words {
 namespace {
 
-struct named {
-  std::string_view word;
-  int value;
-};
-
-template <std::size_t N>
-std::optional<int> find(const named (&table)[N], std::string_view word) noexcept {
-  for (const named& n : table)
+std::optional<int> find(std::span<const named> all, std::string_view word) noexcept {
+  for (const named& n : all)
     if (n.word == word)
       return n.value;
   return std::nullopt;
@@ -88,6 +82,12 @@ constexpr named event_words[] = {
 constexpr named reason_words[] = {{"no_listener", 8}, {"stale", 10}, {"consumer", 28}};
 
 } // namespace
+
+std::span<const named> all_places() noexcept { return place_words; }
+std::span<const named> all_completion_statuses() noexcept { return status_words; }
+std::span<const named> all_error_numbers() noexcept { return error_words; }
+std::span<const named> all_event_types() noexcept { return event_words; }
+std::span<const named> all_reject_reasons() noexcept { return reason_words; }
 
 std::optional<std::uint32_t> places(std::string_view word) noexcept {
   const auto found = find(place_words, word);

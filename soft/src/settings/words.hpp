@@ -4,9 +4,22 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string_view>
 
 namespace soft::words {
+
+struct named {
+  std::string_view word;
+  int value;
+};
+
+/// All words of each kind.
+std::span<const named> all_places() noexcept; ///< with masks
+std::span<const named> all_completion_statuses() noexcept;
+std::span<const named> all_error_numbers() noexcept;
+std::span<const named> all_event_types() noexcept;
+std::span<const named> all_reject_reasons() noexcept;
 
 /// The value of a word in settings, by the kind of word.
 std::optional<std::uint32_t> places(std::string_view word) noexcept; ///< a mask
