@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 // The wire between two processes whose connection is cut into pieces, or lost after any byte. A
-// relay between them passes so many bytes. By hand, `test_soft_loss "[.all]"` loses each byte of
-// all scenes in both ways; `--rng-seed` changes the sample of the other tests.
+// relay between them passes so many bytes. `test_soft_loss "[.all]"` loses each byte of all scenes
+// in both ways, which takes minutes. The other tests take a sample, by a seed that they print;
+// `--rng-seed` repeats it.
 #include "relay.hpp"
 #include "sides.hpp"
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <iostream>
 #include <random>
 #include <set>
 
@@ -30,6 +32,12 @@ struct opening {
   bool comes = true; // `listening_side::play`
   unsigned scene = 0;
 };
+
+// Of the sample. The seed is printed at once: a test that hangs reports nothing.
+std::mt19937 seeded() {
+  std::cout << "--rng-seed " << Catch::rngSeed() << std::endl;
+  return std::mt19937(Catch::rngSeed());
+}
 
 void play(party& p) { p.play(); }
 
@@ -138,7 +146,7 @@ TEST_CASE("child: plays scenes", "[.child]") {
 }
 
 TEST_CASE("Requests of both sides succeed if the bytes come in pieces of any size") {
-  std::mt19937 random(Catch::rngSeed());
+  std::mt19937 random = seeded();
   for (unsigned scene = 0; scene != scenes().size(); ++scene) {
     two_processes t(scene);
     for (const char* const settings : {"", "crc=1"}) {
@@ -154,9 +162,9 @@ TEST_CASE("Requests of both sides succeed if the bytes come in pieces of any siz
 }
 
 TEST_CASE("A connection that is lost after any byte ends, and all requests with it") {
-  std::mt19937 random(Catch::rngSeed());
+  std::mt19937 random = seeded();
   for (unsigned scene = 0; scene != scenes().size(); ++scene) {
-    INFO("scene " << scene << ", --rng-seed " << Catch::rngSeed());
+    INFO("scene " << scene);
     losses l(scene);
     for (const direction d : {to_listener, to_connector})
       for (const std::uint64_t a : l.bytes(d) <= few ? l.all(d) : l.some(d, random))
@@ -169,10 +177,14 @@ TEST_CASE("A connection that is lost after each byte ends, and all requests with
   for (unsigned scene = 0; scene != scenes().size(); ++scene)
     DYNAMIC_SECTION("scene " << scene) {
       losses l(scene);
+      unsigned lost = 0;
       for (const direction d : {to_listener, to_connector})
         for (const std::uint64_t a : l.all(d))
-          for (const relay::ending by : {relay::ending::reset, relay::ending::close})
+          for (const relay::ending by : {relay::ending::reset, relay::ending::close}) {
             l.lose({d, a, by});
+            ++lost;
+          }
       l.end();
+      std::cout << "scene " << scene << ": " << lost << " connections lost" << std::endl;
     }
 }
