@@ -129,6 +129,9 @@ function(asio_rdma_run_on_devices name)
     list(APPEND labels lab)
   endif()
   foreach(device IN LISTS arg_DEVICES)
+    if(device STREQUAL "soft" AND NOT TARGET asio_rdma::soft)
+      continue() # ASIO_RDMA_SOFT=OFF
+    endif()
     if(device STREQUAL "soft" AND ASIO_RDMA_SANITIZE AND NOT arg_COMMAND MATCHES "^\\$<TARGET_FILE:")
       continue() # a script cannot preload a device that is compiled with a sanitizer
     endif()
