@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // The wire between two processes whose connection is cut into pieces, or lost after any byte. A
 // relay between them passes so many bytes. `test_soft_loss "[.all]"` loses each byte of all scenes
-// in both ways, which takes minutes. The other tests take a sample, by a seed that they print;
+// in both ways, which takes half an hour. The other tests take a sample, by a seed that they print;
 // `--rng-seed` repeats it.
 #include "relay.hpp"
 #include "sides.hpp"
