@@ -68,7 +68,8 @@ struct memory_pool_options {
   ///@}
 };
 
-/// The state of a pool at one time.
+/// The state of a pool at one time. `bytes_registered` and `bytes_in_use` include all registered
+/// bytes of the pools that `in_own_domain` has made of the pool.
 struct memory_pool_statistics {
   std::size_t arenas = 0;
   std::size_t bytes_registered = 0;
@@ -94,6 +95,21 @@ public:
   explicit memory_pool(const protection_domain& pd, const memory_pool_options& options = {});
   /// A pool with another implementation.
   explicit memory_pool(detail::memory_pool_ptr impl) noexcept : impl_(std::move(impl)) {}
+
+  /// A pool with the same options, in a new protection domain of the same device. A key of its
+  /// memory is of no use to peers of other protection domains. The limit applies to this pool and
+  /// all pools that were made of it together, also if they were made of one another. The new pool
+  /// registers as little as possible: `first_arena` does not apply, and if more than a quarter of
+  /// the limit is registered, an arena without a block in use is released at once. It keeps this
+  /// pool alive. Errors: `bad_descriptor` for a pool or a protection domain that is not open, or
+  /// the system's (ibv_alloc_pd(3)).
+  memory_pool in_own_domain(error_code& ec) const;
+  memory_pool in_own_domain() const {
+    error_code ec;
+    memory_pool result = in_own_domain(ec);
+    detail::throw_if(ec, "memory_pool::in_own_domain");
+    return result;
+  }
 
   bool is_open() const noexcept { return impl_ != nullptr; }
   const protection_domain& get_protection_domain() const noexcept { return pd_; }
@@ -140,6 +156,7 @@ public:
   memory_pool_statistics statistics() const noexcept;
   /// The maximum number of bytes that the pool registers.
   std::size_t limit() const noexcept;
+  const detail::memory_pool_ptr& impl() const noexcept { return impl_; }
 
   friend bool operator==(const memory_pool& a, const memory_pool& b) noexcept {
     return a.impl_ == b.impl_;
@@ -148,6 +165,9 @@ public:
 private:
   friend const memory_region* detail::find_bindable(const memory_pool& pool, const void* data,
                                                     std::size_t bytes) noexcept;
+
+  memory_pool(const protection_domain& pd, detail::memory_pool_ptr impl) noexcept
+      : pd_(pd), impl_(std::move(impl)) {}
 
   protection_domain pd_;
   detail::memory_pool_ptr impl_;

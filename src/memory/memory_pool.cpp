@@ -13,6 +13,19 @@ memory_pool::memory_pool(const protection_domain& pd, const memory_pool_options&
     : pd_(pd),
       impl_(new detail::memory_pool_impl(options, detail::registered_arenas(pd, options))) {}
 
+memory_pool memory_pool::in_own_domain(error_code& ec) const {
+  ec = asio::error::bad_descriptor;
+  if (impl_ == nullptr || !pd_.is_open())
+    return {};
+  const protection_domain own(pd_.get_device(), ec);
+  if (ec)
+    return {};
+  const memory_pool& whole = impl_->whole().is_open() ? impl_->whole() : *this;
+  const memory_pool_options& o = whole.impl_->options();
+  return {own, detail::memory_pool_ptr(
+                   new detail::memory_pool_impl(o, detail::registered_arenas(own, o), whole))};
+}
+
 registered_buffer memory_pool::allocate(std::size_t bytes, std::size_t alignment,
                                         error_code& ec) const {
   if (bytes == 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// Runs of pages, and the arenas that they are cut from: growth and trimming.
+// Runs of pages, and the arenas that they are cut from: growth, trimming, and the limit.
 #include "memory/memory_pool_impl.hpp"
 
 #include <asio_rdma/detail/core/poison.hpp>
@@ -14,8 +14,10 @@
 
 namespace asio_rdma::detail {
 
-memory_pool_impl::pages::pages(std::unique_ptr<memory_arena> m)
-    : memory(std::move(m)), taken(static_cast<std::uint32_t>(memory->size / page_bytes)) {
+memory_pool_impl::pages::pages(share s, std::unique_ptr<memory_arena> m)
+    : of_limit(std::move(s)),
+      memory(std::move(m)),
+      taken(static_cast<std::uint32_t>(memory->size / page_bytes)) {
   assert(memory->size % page_bytes == 0);
   poison(memory->data, memory->size);
 }
@@ -54,30 +56,85 @@ const memory_pool_impl::pages* memory_pool_impl::arena_of(const void* address) c
 }
 
 void memory_pool_impl::return_run(char* data) noexcept {
+  std::unique_ptr<pages> unused; // deregistered outside the lock
   const std::lock_guard lock(mutex_);
   pages& a = const_cast<pages&>(*arena_of(data));
   assert(is_within(data, a.memory->data, a.memory->size));
   a.taken.release(
       static_cast<std::uint32_t>(static_cast<std::size_t>(data - a.memory->data) / page_bytes));
+  if (is_part() && a.taken.pages_used() == 0 && whole_.impl()->is_pressed())
+    unused = remove(std::find_if(arenas_.begin(), arenas_.end(),
+                                 [&a](const auto& each) { return each.get() == &a; }));
 }
 
-std::unique_ptr<memory_arena>
-memory_pool_impl::make_arena(std::size_t registered, std::size_t bytes, error_code& ec) const {
-  assert(bytes % page_bytes == 0 && registered <= limit_);
-  const std::size_t room = limit_ - registered;
+std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::remove(arenas::iterator which) noexcept {
+  assert(mutex_.is_locked());
+  std::unique_ptr<pages> result = std::move(*which);
+  arenas_.erase(which);
+  registered_ -= result->memory->size;
+  unpoison(result->memory->data, result->memory->size);
+  return result;
+}
+
+// --- The limit -------------------------------------------------------------------------------
+
+bool memory_pool_impl::take_share(std::size_t bytes) noexcept {
+  const std::lock_guard growing(growth_);
+  const auto take = [&] {
+    const std::lock_guard lock(mutex_);
+    if (bytes > options_.limit - registered_ - of_parts_)
+      return false;
+    of_parts_ += bytes;
+    return true;
+  };
+  return take() || (release_unused() != 0 && take());
+}
+
+// Above this, memory that one pool keeps without use would limit what the others do: receives grow
+// up to half of the limit.
+bool memory_pool_impl::is_pressed() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return registered_ + of_parts_ > options_.limit / 4;
+}
+
+void memory_pool_impl::return_share(std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  assert(of_parts_ >= bytes);
+  of_parts_ -= bytes;
+}
+
+// --- Growth ----------------------------------------------------------------------------------
+
+// Bytes that the next arena has at least. No other pool can use the memory of a part.
+std::size_t memory_pool_impl::next_arena(std::size_t registered) const noexcept {
+  constexpr std::size_t megabyte = std::size_t(1) << 20;
+  if (is_part())
+    return std::min(registered / 4 / page_bytes * page_bytes, megabyte);
+  return std::max(registered, options_.first_arena);
+}
+
+std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::make_arena(std::size_t registered,
+                                                                      std::size_t room,
+                                                                      std::size_t bytes,
+                                                                      error_code& ec) const {
+  assert(bytes % page_bytes == 0);
   if (bytes > room) {
     ec = error::pool_limit;
     return nullptr;
   }
-  std::size_t wanted = std::max(bytes, std::max(registered, first_arena_));
-  if (wanted >= huge_page)
+  std::size_t wanted = std::max(bytes, next_arena(registered));
+  if (wanted >= huge_page && !is_part())
     wanted = round_up(wanted, huge_page);
   wanted = std::min(wanted, room);
   for (;;) {
     ec.clear();
-    auto made = maker_(wanted, ec);
-    if (made != nullptr || wanted == bytes)
-      return made;
+    share of_limit(whole_.impl().get(), wanted);
+    if (!of_limit.good())
+      ec = error::pool_limit;
+    else if (auto made = maker_(wanted, ec))
+      return std::make_unique<pages>(std::move(of_limit), std::move(made));
+    if (wanted == bytes)
+      return nullptr;
     // A smaller arena may succeed.
     wanted = std::max(bytes, round_up(wanted / 4, page_bytes));
   }
@@ -95,24 +152,24 @@ void memory_pool_impl::log_lack(std::size_t bytes, std::size_t registered,
   logged_at_ = now;
   write_log({.severity = log_severity::warning, .event = log_event::memory, .error = why},
             "a memory pool has registered %zu of at most %zu bytes and cannot add %zu", registered,
-            limit_, bytes);
+            options_.limit, bytes);
 }
 
-// Called under `growth_`, so no other thread changes `registered_`.
+// Called under `growth_`, so neither `registered_` nor `of_parts_` grows meanwhile.
 bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
   assert(growth_.held());
-  std::size_t registered = 0;
+  std::size_t registered = 0, room = 0;
   {
     const std::lock_guard lock(mutex_);
     registered = registered_;
+    room = options_.limit - registered_ - of_parts_;
     arenas_.reserve(arenas_.size() + 1);
   }
-  auto made = make_arena(registered, bytes, ec);
-  if (made == nullptr) {
+  auto added = make_arena(registered, room, bytes, ec);
+  if (added == nullptr) {
     log_lack(bytes, registered, ec);
     return false;
   }
-  auto added = std::make_unique<pages>(std::move(made));
   const std::lock_guard lock(mutex_);
   registered_ += added->memory->size;
   const auto place = std::find_if(arenas_.begin(), arenas_.end(), [&added](const auto& a) {
@@ -126,8 +183,11 @@ void memory_pool_impl::reserve(std::size_t bytes, error_code& ec) noexcept {
   ec.clear();
   try {
     const std::lock_guard growing(growth_);
-    const std::size_t registered = statistics().bytes_registered;
-    if (bytes > limit_)
+    const std::size_t registered = [this] {
+      const std::lock_guard lock(mutex_);
+      return registered_;
+    }();
+    if (bytes > options_.limit)
       ec = error::pool_limit;
     else if (bytes > registered)
       grow(round_up(bytes - registered, page_bytes), ec);
@@ -138,6 +198,11 @@ void memory_pool_impl::reserve(std::size_t bytes, error_code& ec) noexcept {
 
 std::size_t memory_pool_impl::trim() noexcept {
   const std::lock_guard growing(growth_);
+  return release_unused();
+}
+
+std::size_t memory_pool_impl::release_unused() noexcept {
+  assert(growth_.held());
   reclaim_slabs();
   std::size_t bytes = 0;
   for (;;) {
@@ -147,11 +212,8 @@ std::size_t memory_pool_impl::trim() noexcept {
                                 [](const auto& a) { return a->taken.pages_used() == 0; });
     if (i == arenas_.end())
       return bytes;
-    unused = std::move(*i);
-    arenas_.erase(i);
+    unused = remove(i);
     bytes += unused->memory->size;
-    registered_ -= unused->memory->size;
-    unpoison(unused->memory->data, unused->memory->size);
   }
 }
 

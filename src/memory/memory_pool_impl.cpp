@@ -30,6 +30,12 @@ struct all_pools {
   }
 };
 
+memory_pool_options in_pages(memory_pool_options o) {
+  o.first_arena = round_up(std::clamp(o.first_arena, page_bytes, most_bytes), page_bytes);
+  o.limit = std::min(o.limit, most_bytes) / page_bytes * page_bytes;
+  return o;
+}
+
 } // namespace
 
 void intrusive_ptr_add_ref(memory_pool_impl* p) noexcept {
@@ -41,10 +47,11 @@ void intrusive_ptr_release(memory_pool_impl* p) noexcept {
     delete p;
 }
 
-memory_pool_impl::memory_pool_impl(const memory_pool_options& options, arena_maker maker)
-    : first_arena_(round_up(std::clamp(options.first_arena, page_bytes, most_bytes), page_bytes)),
-      limit_(std::min(options.limit, most_bytes) / page_bytes * page_bytes),
-      zeroed_(options.zeroed),
+memory_pool_impl::memory_pool_impl(const memory_pool_options& options, arena_maker maker,
+                                   memory_pool whole)
+    : options_(in_pages(options)),
+      whole_(std::move(whole)),
+      largest_small_(is_part() ? largest_small / 4 : largest_small), // one slab is 64 KiB then
       maker_(std::move(maker)) {
   all_pools& all = all_pools::of_process();
   const std::lock_guard lock(all.mutex);
@@ -77,13 +84,13 @@ memory_block* memory_pool_impl::allocate(std::size_t bytes, std::size_t alignmen
     ec = asio::error::invalid_argument;
     return nullptr;
   }
-  if (bytes > limit_) [[unlikely]] {
+  if (bytes > options_.limit) [[unlikely]] {
     ec = error::pool_limit;
     return nullptr;
   }
   try {
     memory_block* block = nullptr;
-    if (bytes <= largest_small) [[likely]] {
+    if (bytes <= largest_small_) [[likely]] {
       const std::size_t index =
           alignment <= cache_line ? class_of(bytes) : class_of(bytes, alignment);
       block = allocate_small(index, bytes, ec);
@@ -101,7 +108,7 @@ memory_block* memory_pool_impl::hand_out(memory_block* block, std::size_t bytes)
   intrusive_ptr_add_ref(this);
   block->references.store(1, std::memory_order_relaxed);
   unpoison(block->data, bytes);
-  if (zeroed_)
+  if (options_.zeroed)
     std::memset(block->data, 0, bytes);
   return block;
 }
@@ -153,6 +160,7 @@ void memory_pool_impl::return_small(memory_block* block) noexcept {
   slab& s = *static_cast<slab*>(block->owner);
   memory_pool_impl* const self = s.pool;
   size_class& c = *s.of;
+  std::unique_ptr<slab> unused;
   poison(block->data, block->size);
   {
     const std::lock_guard lock(c.mutex);
@@ -166,7 +174,14 @@ void memory_pool_impl::return_small(memory_block* block) noexcept {
     block->next = s.free;
     s.free = block;
     --s.used;
+    if (s.used == 0 && self->is_part() && &c.with_free.front() != &c.with_free.back())
+        [[unlikely]] {
+      c.with_free.erase(c.with_free.iterator_to(s));
+      unused.reset(&s);
+    }
   }
+  if (unused) [[unlikely]]
+    self->return_run(std::exchange(unused, nullptr)->data);
   intrusive_ptr_release(self);
 }
 
@@ -325,10 +340,15 @@ memory_pool_statistics memory_pool_impl::statistics() const noexcept {
   s.blocks_in_use += large_blocks_;
   s.bytes_in_use += large_bytes_;
   s.arenas = arenas_.size();
-  s.bytes_registered = registered_;
+  s.bytes_registered = registered_ + of_parts_;
+  s.bytes_in_use += of_parts_;
   for (const auto& a : arenas_)
     s.bytes_huge += a->memory->huge ? a->memory->size : 0;
   return s;
+}
+
+std::size_t memory_pool_impl::used() const noexcept {
+  return (is_part() ? *whole_.impl() : *this).statistics().bytes_in_use;
 }
 
 } // namespace asio_rdma::detail

@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -31,9 +32,15 @@ namespace asio_rdma::detail {
 ///
 /// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add or
 /// remove whole arenas; while it is locked, any one of the others may be locked too.
+///
+/// A *part* of another pool, which `memory_pool::in_own_domain` makes, takes each arena's bytes
+/// from the limit of that pool. So its arenas and slabs are small, and it keeps at most one slab of
+/// a class without a block in use. If more than a quarter of the limit is registered, it keeps no
+/// arena without one.
 class memory_pool_impl {
 public:
-  memory_pool_impl(const memory_pool_options& options, arena_maker maker);
+  /// `whole`: the pool that the new one is a part of. It is no part itself.
+  memory_pool_impl(const memory_pool_options& options, arena_maker maker, memory_pool whole = {});
   memory_pool_impl(const memory_pool_impl&) = delete;
 
   /// Returns a block of at least one byte with one reference, or null with the error.
@@ -45,7 +52,12 @@ public:
   /// the bytes are in use.
   const memory_region* find_bindable(const void* data, std::size_t bytes) const noexcept;
   memory_pool_statistics statistics() const noexcept;
-  std::size_t limit() const noexcept { return limit_; }
+  const memory_pool_options& options() const noexcept { return options_; }
+  std::size_t limit() const noexcept { return options_.limit; }
+  /// The pool that this one is a part of; not open if it is no part.
+  const memory_pool& whole() const noexcept { return whole_; }
+  /// The bytes in use of those that the limit applies to.
+  std::size_t used() const noexcept;
 
   /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
   /// that must keep memory known only by its address. Slow.
@@ -59,11 +71,33 @@ private:
   using hook =
       boost::intrusive::list_base_hook<boost::intrusive::link_mode<boost::intrusive::normal_link>>;
 
+  /// Bytes that a part has taken from the limit of the whole.
+  class share {
+  public:
+    /// Without a pool the share is empty, and good.
+    share(memory_pool_impl* from, std::size_t bytes) noexcept
+        : from_(from), bytes_(bytes), good_(from == nullptr || from->take_share(bytes)) {}
+    share(share&& other) noexcept
+        : from_(std::exchange(other.from_, nullptr)), bytes_(other.bytes_), good_(other.good_) {}
+    ~share() {
+      if (from_ != nullptr && good_)
+        from_->return_share(bytes_);
+    }
+    /// Whether the limit had room for it.
+    bool good() const noexcept { return good_; }
+
+  private:
+    memory_pool_impl* from_;
+    std::size_t bytes_;
+    bool good_;
+  };
   struct pages {
-    explicit pages(std::unique_ptr<memory_arena> m);
+    pages(share s, std::unique_ptr<memory_arena> m);
+    share of_limit;
     std::unique_ptr<memory_arena> memory;
     extent_map taken;
   };
+  using arenas = std::vector<std::unique_ptr<pages>>; // in order of address
   struct run {
     memory_arena* arena = nullptr;
     char* data = nullptr;
@@ -96,21 +130,30 @@ private:
   std::unique_ptr<slab> make_slab(std::size_t index, error_code& ec);
   bool reclaim_slabs() noexcept;
 
+  bool is_part() const noexcept { return whole_.is_open(); }
+  bool take_share(std::size_t bytes) noexcept;
+  void return_share(std::size_t bytes) noexcept;
+  bool is_pressed() const noexcept;
+
   run take_run(std::size_t bytes, error_code& ec);
   run take_present_run(std::size_t bytes) noexcept;
   void return_run(char* data) noexcept;
   bool grow(std::size_t bytes, error_code& ec);
+  std::size_t release_unused() noexcept;
+  std::unique_ptr<pages> remove(arenas::iterator which) noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
-  std::unique_ptr<memory_arena> make_arena(std::size_t registered, std::size_t bytes,
-                                           error_code& ec) const;
+  std::size_t next_arena(std::size_t registered) const noexcept;
+  std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
+                                    error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;
   const memory_arena* arena_with(const void* data, std::size_t bytes) const noexcept;
   static bool is_within(const char* address, const char* data, std::size_t bytes) noexcept;
   memory_block_ptr block_of(const char* address) noexcept;
   memory_block_ptr small_block_of(const char* address) noexcept;
 
-  const std::size_t first_arena_, limit_;
-  const bool zeroed_;
+  const memory_pool_options options_; // with whole pages
+  const memory_pool whole_;           // exists as long as shares of its limit
+  const std::size_t largest_small_;   // larger blocks are runs of pages
   const arena_maker maker_;
   std::atomic<std::size_t> references_{0};
   std::array<size_class, size_classes> classes_;
@@ -118,8 +161,9 @@ private:
   checked_mutex growth_;
   std::chrono::steady_clock::time_point logged_at_{}; // guarded by `growth_`
   mutable detail::mutex mutex_;                       // guards the following members
-  std::vector<std::unique_ptr<pages>> arenas_;        // in order of address
+  arenas arenas_;
   std::size_t registered_ = 0;
+  std::size_t of_parts_ = 0; // bytes that parts have registered; grows under `growth_` too
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;
   memory_block* large_ = nullptr; // blocks in use

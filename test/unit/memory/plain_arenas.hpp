@@ -27,7 +27,9 @@ struct plain_arenas {
     plain_arenas& from;
   };
 
-  asio_rdma::memory_pool pool(const asio_rdma::memory_pool_options& options = {}) {
+  /// With `whole`, a part of that pool.
+  asio_rdma::memory_pool pool(const asio_rdma::memory_pool_options& options = {},
+                              const asio_rdma::memory_pool& whole = {}) {
     return asio_rdma::memory_pool(
         asio_rdma::detail::memory_pool_ptr(new asio_rdma::detail::memory_pool_impl(
             options,
@@ -39,7 +41,8 @@ struct plain_arenas {
                 return nullptr;
               }
               return std::make_unique<arena>(*this, bytes);
-            })));
+            },
+            whole)));
   }
 
   std::atomic<std::size_t> made{0}, asked{0};
