@@ -2,8 +2,9 @@
 //
 // Streams that connect and close one after another, both ends in one context and one thread: the
 // times, and how long one handler holds the thread. With --shared, links on shared receives that
-// end together. On soft with ASIO_RDMA_SOFT=mlx5 creating and destroying take as long as on an
-// adapter, and so does its report that a queue pair uses no shared receive any more.
+// end together. With --domains, the cost of a protection domain for each accepted link. On soft
+// with ASIO_RDMA_SOFT=mlx5 creating and destroying take as long as on an adapter, and so does its
+// report that a queue pair uses no shared receive any more.
 #include <asio_rdma/asio_rdma.hpp>
 
 #include <CLI/CLI.hpp>
@@ -22,6 +23,7 @@
 #include <stdexcept>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -193,19 +195,95 @@ void measure_shared(std::size_t number, std::size_t rounds) {
               handler.median(), handler.longest(), context.median(), context.longest());
 }
 
+/// The costs of links, whose accepting ends may have protection domains of their own.
+template <class Link, class Options>
+void measure_domains(const char* name, std::size_t number, bool own) {
+  asio::io_context io(1);
+  const protection_domain pd(open_device());
+  const memory_pool accepting(pd), connecting(pd);
+  acceptor listener(io, any_port(pd.get_device()));
+  connector initiator(io);
+  times open, connected;
+  std::deque<Link> links;
+  const auto end = [](unsigned& ends) {
+    return [&ends](error_code ec, const auto&) {
+      check(ec, "connecting");
+      ++ends;
+    };
+  };
+  for (std::size_t i = 0; i < number; ++i) {
+    Link& accepted = links.emplace_back(io);
+    Link& client = links.emplace_back(io);
+    unsigned ends = 0;
+    const auto began = clock_type::now();
+    accepted.open(accepting, Options().set_own_domain(own));
+    open.microseconds.push_back(microseconds(clock_type::now() - began).count());
+    client.open(connecting);
+    listener.async_accept(accepted, end(ends));
+    initiator.async_connect(client, listener.local_endpoint(), end(ends));
+    run(io, [&] { return ends == 2; });
+    connected.microseconds.push_back(microseconds(clock_type::now() - began).count());
+  }
+  const auto kib = [&] {
+    return accepting.statistics().bytes_registered / 1024 / number;
+  };
+  std::printf("%4zu %s, %s: open %6.0f us, connected %6.0f us (medians); KiB registered for each: "
+              "%zu idle",
+              number, name, own ? "own domains" : "one domain ", open.median(), connected.median(),
+              kib());
+  if constexpr (std::is_same_v<Link, connection>) {
+    const auto carry = [&](std::size_t i, std::size_t bytes) {
+      const std::vector<char> data(bytes);
+      unsigned ends = 0;
+      links[2 * i + 1].async_send(asio::buffer(data), end(ends));
+      links[2 * i].async_receive(end(ends));
+      const auto began = clock_type::now();
+      run(io, [&] { return ends == 2; });
+      return microseconds(clock_type::now() - began).count();
+    };
+    const auto answer = [&](std::size_t i) {
+      const std::vector<char> data(1000);
+      unsigned ends = 0;
+      links[2 * i].async_send(asio::buffer(data), end(ends));
+      links[2 * i + 1].async_receive(end(ends));
+      run(io, [&] { return ends == 2; });
+    };
+    times megabyte;
+    for (std::size_t i = 0; i < number; ++i) {
+      carry(i, 1000);
+      answer(i);
+    }
+    std::printf(", %zu after 1000 bytes both ways", kib());
+    for (std::size_t i = 0; i < 300; ++i)
+      megabyte.microseconds.push_back(carry(0, std::size_t(1) << 20));
+    std::printf("; a message of 1 MiB %.0f us", megabyte.median());
+  }
+  std::printf("\n");
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
-  std::size_t count = 200, shared = 0, rounds = 5;
+  std::size_t count = 200, shared = 0, rounds = 5, domains = 0;
   CLI::App app("Times to connect and to close streams, one after another.");
   app.add_option("--streams", count, "how many")->check(CLI::Range(1, 100'000));
   app.add_option("--shared", shared,
                  "so many links on shared receives, which end together, instead")
       ->check(CLI::Range(1, 1000));
   app.add_option("--rounds", rounds, "of --shared")->check(CLI::Range(1, 1000));
+  app.add_option("--domains", domains,
+                 "so many links at a time, without and with protection domains of their own, "
+                 "instead")
+      ->check(CLI::Range(1, 1000));
   CLI11_PARSE(app, argc, argv);
   try {
-    shared != 0 ? measure_shared(shared, rounds) : measure(count);
+    if (domains != 0)
+      for (const bool own : {false, true}) {
+        measure_domains<connection, connection_options>("connections", domains, own);
+        measure_domains<asio_rdma::stream, stream_options>("streams", domains, own);
+      }
+    else
+      shared != 0 ? measure_shared(shared, rounds) : measure(count);
   } catch (const std::exception& e) {
     std::cerr << "bench_opening: " << e.what() << '\n';
     return 1;

@@ -176,6 +176,7 @@ public:
   native_handle_type native_handle() const noexcept {
     return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
+  /// The pool with which the connection was opened, or its own (`connection_options::own_domain`).
   const memory_pool& pool() const noexcept { return detail::pool(*impl_); }
   /// The options in force.
   const connection_options& options() const noexcept { return detail::options(*impl_); }
@@ -392,9 +393,10 @@ public:
   /// peer has released the region, by `revoke`, with the lease, or with the connection. The
   /// operation completes when the peer's device has received the notification. Signature
   /// `void(error_code)`. Errors, besides the connection's: `error::buffer_in_use`,
-  /// `invalid_argument` for no bytes or no rights, and those of `memory_region`. The key of
-  /// device-only memory is not confined to the peer's queue pair. Cancellation: `partial` and
-  /// `terminal` end only the wait, and the memory may be lent nevertheless; `total` has no effect.
+  /// `invalid_argument` for no bytes or no rights, and those of `memory_region`. The memory may
+  /// belong to another protection domain, because each loan registers it. The key of device-only
+  /// memory is not confined to the peer's queue pair. Cancellation: `partial` and `terminal` end
+  /// only the wait, and the memory may be lent nevertheless; `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   requires(!std::same_as<std::decay_t<Token>, access> && !std::integral<std::decay_t<Token>>) //
       auto async_send_region(const registered_buffer& memory, Token&& token = {}) {

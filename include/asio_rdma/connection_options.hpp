@@ -100,6 +100,17 @@ struct connection_options {
 
   remote_memory_options remote_memory; ///< Limits of the peer's requests for memory.
 
+  /// Whether the connection has a protection domain of its own, and a pool there, which
+  /// `memory_pool::in_own_domain` makes of the given pool. No key of this side's memory that the
+  /// peer learns is then of use to another peer, on any device. Use it for peers that do not trust
+  /// each other (SECURITY.md). Without it, that holds only for keys of memory windows.
+  ///
+  /// `connection::pool` is the pool of its own. Registered memory that is used in place must be of
+  /// that pool or its protection domain; memory that is lent need not. Memory of another connection
+  /// is sent by `asio::buffer(m)`, which is copied. `open` fails with `invalid_argument` if the
+  /// receives are shared.
+  bool own_domain = false;
+
   /// Options of the queue pair, whose type must be `IBV_QPT_RC`. `receives` sets the depth of its
   /// receive queue, and its work requests have room for at least the buffers that a connection
   /// needs.
@@ -136,6 +147,7 @@ struct connection_options {
   connection_options& set_remote_memory(const remote_memory_options& value) {
     return detail::set(*this, remote_memory, value);
   }
+  connection_options& set_own_domain(bool value) { return detail::set(*this, own_domain, value); }
   connection_options& set_queue_pair(const queue_pair_options& value) {
     return detail::set(*this, queue_pair, value);
   }

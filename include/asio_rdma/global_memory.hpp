@@ -44,7 +44,8 @@ struct global_memory_options {
 
   /// Options of the connection to each node. `lanes.queue_pair.send_depth` bounds the operations
   /// outstanding with a node; more wait their turn. The receives carry only joins, allocations and
-  /// wake-ups of locks.
+  /// wake-ups of locks. `lanes.own_domain` has no effect: the segments belong to the protection
+  /// domain of the pool.
   connection_options lanes;
 
   /// The number of the node's objects that have lanes to share. 0: the object has lanes of its own

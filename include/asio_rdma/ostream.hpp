@@ -212,18 +212,19 @@ inline std::ostream& operator<<(std::ostream& os, const remote_memory_options& o
 }
 
 inline std::ostream& operator<<(std::ostream& os, const connection_options& o) {
-  return detail::print_members(
-      os, "receives", o.receives, "receive_size", o.receive_size, "max_receive_size",
-      o.max_receive_size, "sends", o.sends, "gather", o.gather, "max_message", o.max_message,
-      "offers", o.offers, "pulls", o.pulls, "pull_bytes", o.pull_bytes, "keep_alive", o.keep_alive,
-      "read_timeout", o.read_timeout, "remote_memory", o.remote_memory, "queue_pair", o.queue_pair);
+  return detail::print_members(os, "receives", o.receives, "receive_size", o.receive_size,
+                               "max_receive_size", o.max_receive_size, "sends", o.sends, "gather",
+                               o.gather, "max_message", o.max_message, "offers", o.offers, "pulls",
+                               o.pulls, "pull_bytes", o.pull_bytes, "keep_alive", o.keep_alive,
+                               "read_timeout", o.read_timeout, "remote_memory", o.remote_memory,
+                               "own_domain", o.own_domain, "queue_pair", o.queue_pair);
 }
 
 inline std::ostream& operator<<(std::ostream& os, const stream_options& o) {
   return detail::print_members(os, "receives", o.receives, "receive_size", o.receive_size,
                                "max_receive_size", o.max_receive_size, "sends", o.sends, "linger",
                                o.linger, "keep_alive", o.keep_alive, "read_timeout", o.read_timeout,
-                               "queue_pair", o.queue_pair);
+                               "own_domain", o.own_domain, "queue_pair", o.queue_pair);
 }
 
 inline std::ostream& operator<<(std::ostream& os, const acceptor_options& o) {

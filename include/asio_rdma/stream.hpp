@@ -226,6 +226,7 @@ public:
     return impl_ ? detail::native_handle(*impl_) : nullptr;
   }
   /// The stream must be open.
+  /// The pool with which the stream was opened, or its own (`stream_options::own_domain`).
   const memory_pool& pool() const noexcept { return detail::pool(*impl_); }
   /// The options in force. The stream must be open.
   const stream_options& options() const noexcept { return detail::options(*impl_); }

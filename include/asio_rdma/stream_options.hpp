@@ -50,6 +50,10 @@ struct stream_options {
   /// see `connection_options::read_timeout`. 0: any.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(30);
 
+  /// Whether the stream has a protection domain of its own, and a pool there: see
+  /// `connection_options::own_domain`.
+  bool own_domain = false;
+
   /// Options of the queue pair, whose type must be `IBV_QPT_RC`. The stream itself chooses the
   /// depths of the queues and the numbers of buffers.
   queue_pair_options queue_pair;
@@ -74,6 +78,7 @@ struct stream_options {
   stream_options& set_read_timeout(std::chrono::milliseconds value) {
     return detail::set(*this, read_timeout, value);
   }
+  stream_options& set_own_domain(bool value) { return detail::set(*this, own_domain, value); }
   stream_options& set_queue_pair(const queue_pair_options& value) {
     return detail::set(*this, queue_pair, value);
   }

@@ -22,6 +22,7 @@ link_options link_options_of(const connection_options& o) {
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
   result.read_timeout = o.read_timeout;
+  result.own_domain = o.own_domain;
   result.queue_pair = o.queue_pair;
   return result;
 }

@@ -3,6 +3,7 @@
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
 #include "connection/connection_impl.hpp"
+#include "memory/memory_pool_impl.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -187,7 +188,7 @@ void connection_impl::begin_pull(const message_action& a) {
 // limit is left for the receives of other links.
 bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
   const std::uint64_t limit = link_.pool().limit();
-  const std::uint64_t most = limit - limit / 8, used = link_.pool().statistics().bytes_in_use;
+  const std::uint64_t most = limit - limit / 8, used = link_.pool().impl()->used();
   return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
 }
 

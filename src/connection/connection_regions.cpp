@@ -57,7 +57,8 @@ void connection_regions::lend(region_operation& op, const registered_buffer& mem
   grant_record& r = grant_records_.take(*this);
   const bool writes =
       (op.lease.rights & (remote_rights::write | remote_rights::atomic)) != remote_rights::none;
-  op.ec = memory.empty() || op.lease.rights == remote_rights::none || !link_.is_usable(memory)
+  // The memory may be of another protection domain: each loan registers it.
+  op.ec = memory.empty() || op.lease.rights == remote_rights::none
               ? error_code(asio::error::invalid_argument)
           : writes ? r.access.try_begin_write(memory)
                    : r.access.try_begin_read(memory);

@@ -18,7 +18,8 @@ global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_
   p->serves = accepted || node_->hosts();
   connection_options o = options_.lanes;
   o.max_message = global_message::max_size;
-  o.gather = false; // such messages are rare
+  o.gather = false;     // such messages are rare
+  o.own_domain = false; // the segments belong to that of the pool
   p->link.open(node_->pool(), o, ec);
   return p;
 }

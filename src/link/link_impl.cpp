@@ -20,14 +20,14 @@ link_impl::link_impl(link_session& session, asio::execution_context& context,
                      const memory_pool& pool, handshake::kind kind, const link_options& options)
     : session_(session),
       service_(completion_service::of(context)),
-      pool_(pool),
+      pool_(options.own_domain ? pool.in_own_domain(without_domain_) : pool),
       kind_(kind),
       options_(options) {
   queue_pair_options qp = options.queue_pair;
   qp.max_receive_sge = 1;
   qp.max_send_sge = std::max(qp.max_send_sge, 1 + frame_transfer::max_views);
   qp.receive_depth = options.receives;
-  qp_ = std::make_shared<queue_pair_impl>(context, pool.get_protection_domain(), qp);
+  qp_ = std::make_shared<queue_pair_impl>(context, pool_.get_protection_domain(), qp);
   receives_ = std::make_unique<own_source>(*this);
 }
 

@@ -45,6 +45,7 @@ struct link_options {
   /// The largest payload of a frame that is worth receiving.
   std::uint64_t most_payload = std::numeric_limits<std::uint64_t>::max();
   std::chrono::milliseconds keep_alive{}, read_timeout{};
+  bool own_domain = false; ///< The memory comes from `memory_pool::in_own_domain` of the pool.
   queue_pair_options queue_pair;
 };
 
@@ -323,6 +324,7 @@ private:
 
   link_session& session_;
   completion_service& service_;
+  error_code without_domain_; // why there is no domain of its own
   memory_pool pool_;
   handshake::kind kind_;
   link_options options_;

@@ -21,6 +21,8 @@ error_code link_impl::open(std::shared_ptr<completion_queue_impl> queue) {
 }
 
 error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) {
+  if (options_.own_domain) // the receives belong to another
+    return asio::error::invalid_argument;
   options_.receives = std::max(options_.receives, shared->options().per_link);
   options_.receive_size = shared->options().receive_size;
   options_.max_receive_size = 0;
@@ -38,6 +40,8 @@ error_code link_impl::open(const std::shared_ptr<shared_receives_impl>& shared) 
 }
 
 error_code link_impl::open_with(std::shared_ptr<completion_queue_impl> queue) {
+  if (without_domain_)
+    return without_domain_;
   if (options_.receive_size < frame_link::min_receive_size || options_.sends == 0 ||
       options_.queue_pair.type != IBV_QPT_RC)
     return asio::error::invalid_argument;
@@ -81,7 +85,13 @@ void link_impl::limit_receives(std::uint32_t most) noexcept {
 error_code link_impl::make_work_requests() {
   error_code ec;
   const std::size_t room = options_.send_room;
-  send_memory_ = pool_.allocate(options_.sends * room, ec);
+  if (options_.own_domain) // one registration for all of it
+    pool_.reserve(options_.sends * room +
+                      std::size_t(options_.receive_size) *
+                          std::min(options_.receives, qp_->options().receive_depth),
+                  ec);
+  if (!ec)
+    send_memory_ = pool_.allocate(options_.sends * room, ec);
   if (!ec)
     ec = receives_->make();
   if (ec)

@@ -3,6 +3,7 @@
 
 #include "link/link_impl.hpp"
 #include "link/shared_receives_impl.hpp"
+#include "memory/memory_pool_impl.hpp"
 
 #include <algorithm>
 #include <cassert>
@@ -60,7 +61,7 @@ bool own_source::post(std::uint32_t slot) {
 // Allocates memory for all receives at once, so that no receive lacks memory afterwards. Not more
 // than half of the pool's limit may then be in use.
 bool own_source::grow(std::uint32_t size) {
-  const std::uint64_t used = link_.pool().statistics().bytes_in_use;
+  const std::uint64_t used = link_.pool().impl()->used();
   if (used + std::uint64_t(size) * receives_.size() > link_.pool().limit() / 2)
     return false;
   error_code ec;

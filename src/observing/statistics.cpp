@@ -4,6 +4,7 @@
 #include "connecting/acceptor_impl.hpp"
 #include "core/logging.hpp"
 #include "link/link_session.hpp"
+#include "memory/memory_pool_impl.hpp"
 
 #include <algorithm>
 #include <memory>
@@ -35,7 +36,10 @@ context_statistics::link describe(const link_session& session) {
   return result;
 }
 
-void add_pool(std::vector<memory_pool>& known, context_statistics& to, const memory_pool& pool) {
+// A part is counted with the pool that it is a part of.
+void add_pool(std::vector<memory_pool>& known, context_statistics& to, const memory_pool& of_link) {
+  const memory_pool& whole = of_link.impl()->whole();
+  const memory_pool& pool = whole.is_open() ? whole : of_link;
   if (std::find(known.begin(), known.end(), pool) != known.end())
     return;
   known.push_back(pool);

@@ -22,6 +22,7 @@ link_options link_options_of(const stream_options& o) {
   result.sends = o.sends;
   result.keep_alive = o.keep_alive;
   result.read_timeout = o.read_timeout;
+  result.own_domain = o.own_domain;
   result.queue_pair = o.queue_pair;
   result.queue_pair.send_depth = o.sends + reads;
   return result;

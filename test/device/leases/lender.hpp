@@ -47,9 +47,12 @@ remote_region lend(asio_rdma::connection& from, asio_rdma::connection& to,
   return std::get<remote_region>(r.value);
 }
 
-/// A talk in which a may use memory of b.
+/// A talk in which a may use memory of b. `own_domains`: both sides have protection domains of
+/// their own.
 struct lender : talk {
-  explicit lender(const remote_memory_options& m = megabyte()) : talk({}, giving(m)) {
+  explicit lender(const remote_memory_options& m = megabyte(), bool own_domains = false)
+      : talk(connection_options().set_own_domain(own_domains),
+             giving(m).set_own_domain(own_domains)) {
     b.async_receive_immediate(idle.handler());
   }
 

@@ -83,25 +83,29 @@ TEST_CASE("options of connections and streams are set in one expression and prin
                                           .set_keep_alive(8ms)
                                           .set_read_timeout(7ms)
                                           .set_remote_memory(remote_memory_options().set_bytes(9))
+                                          .set_own_domain(true)
                                           .set_queue_pair(queue_pair_options().set_timeout(10)));
   CHECK(
       connection.find(
           "{receives=1, receive_size=2, max_receive_size=3, sends=4, gather=false, "
           "max_message=5, offers=6, pulls=7, pull_bytes=9, keep_alive=8000us, read_timeout=7000us, "
           "remote_memory={rights=remote_write|remote_read, bytes=9, ") == 0);
-  CHECK(connection.find("queue_pair={type=RC, ") != std::string::npos);
+  CHECK(connection.find("own_domain=true, queue_pair={type=RC, ") != std::string::npos);
   CHECK(connection.find("timeout=10, ") != std::string::npos);
-  CHECK(text(stream_options()
-                 .set_receives(1)
-                 .set_receive_size(2)
-                 .set_max_receive_size(3)
-                 .set_sends(4)
-                 .set_linger(5ms)
-                 .set_keep_alive(6ms)
-                 .set_read_timeout(5ms)
-                 .set_queue_pair(queue_pair_options().set_port(7)))
-            .find("{receives=1, receive_size=2, max_receive_size=3, sends=4, linger=5000us, "
-                  "keep_alive=6000us, read_timeout=5000us, queue_pair={type=RC, ") == 0);
+  CHECK(
+      text(stream_options()
+               .set_receives(1)
+               .set_receive_size(2)
+               .set_max_receive_size(3)
+               .set_sends(4)
+               .set_linger(5ms)
+               .set_keep_alive(6ms)
+               .set_read_timeout(5ms)
+               .set_own_domain(true)
+               .set_queue_pair(queue_pair_options().set_port(7)))
+          .find("{receives=1, receive_size=2, max_receive_size=3, sends=4, linger=5000us, "
+                "keep_alive=6000us, read_timeout=5000us, own_domain=true, queue_pair={type=RC, ") ==
+      0);
 }
 
 TEST_CASE("options of other objects are set in one expression and printed") {
