@@ -129,14 +129,17 @@ public:
     absence_ = std::string("/dev/udmabuf: ") + std::strerror(errno);
     if (maker >= 0)
       ::close(maker);
+    // Of a descriptor that is not a dma-buf's the kernel reports EINVAL (dma_buf_get). Any other
+    // error is the device's: libibverbs, and then the kernel, first check whether the driver
+    // registers dma-bufs (libibverbs/dummy_ops.c, UVERBS_METHOD_REG_DMABUF_MR).
     error_code ec;
     region = memory_region::from_dmabuf(
         pd, dma_buf_ >= 0 ? dma_buf_ : pages_, 0, size, reinterpret_cast<std::uintptr_t>(address_),
         access::local_write | access::remote_write | access::remote_read, ec);
     if (region.is_open())
       absence_ = "on the other side";
-    else if (dma_buf_ >= 0)
-      absence_ = "the device does not register it: " + ec.message();
+    else if (dma_buf_ >= 0 || ec != asio::error::invalid_argument)
+      absence_ = "the device does not register one: " + ec.message();
   }
   device_memory(const device_memory&) = delete;
   ~device_memory() {
