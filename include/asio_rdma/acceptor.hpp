@@ -100,7 +100,8 @@ public:
   /// The id of the request, for inspection and for options (rdma_set_option(3)); this object owns
   /// it. Null if the request is not open, or if the connector has given up.
   rdma_cm_id* native_handle() const;
-  /// The endpoints and the connector's private data. Empty if the request is not open.
+  /// The endpoints and the private data of the connector's program. Empty if the request is not
+  /// open.
   connection_info info() const;
   /// The device that received the request: a queue pair of that device can accept it. Empty if the
   /// request is not open.
@@ -128,7 +129,9 @@ private:
 /// An Asio I/O object that listens for connections by rdma_cm (rdma_cm(7)). The connection
 /// manager's events are processed in the execution context, and no function blocks. An exception is
 /// RoCE: if the connector's neighbour entry has expired, accepting blocks for up to a second (as in
-/// `basic_connector`). Private data is for bare queue pairs only (`invalid_argument`).
+/// `basic_connector`). Private data with an acceptance is for bare queue pairs only
+/// (`invalid_argument`). A program that must know its connectors decides by
+/// `accept_options::admit`.
 ///
 /// A queue pair that accepts must be open, on the device of the address that the connector uses.
 /// Its receives must have been started, because the connector may send at once. On iWARP the
@@ -261,8 +264,9 @@ public:
   }
 
   /// The counters since the acceptor was opened; zeros if it is not open. A request that is refused
-  /// because of its protocol is reported nowhere else: the operation waits for the next request.
-  /// May be called from any thread, except while another thread opens, closes or moves the object.
+  /// because of its protocol, or by the program (`accept_options::admit`), is reported nowhere
+  /// else: the operation waits for the next request. May be called from any thread, except while
+  /// another thread opens, closes or moves the object.
   acceptor_statistics statistics() const {
     return impl_ ? detail::statistics(*impl_) : acceptor_statistics();
   }
@@ -280,8 +284,9 @@ public:
   }
 
   /// Takes the next request and connects the queue pair, or the object that has one. A request of a
-  /// peer that does not use the object's protocol is rejected, and the operation waits for the next
-  /// one; `statistics` counts such requests. Errors: `already_connected`, at once, if the queue
+  /// peer that does not use the object's protocol, or that `accept_options::admit` does not admit,
+  /// is rejected, and the operation waits for the next one; `statistics` counts such requests.
+  /// Errors: `already_connected`, at once, if the queue
   /// pair is connected or being connected, or waits in another `async_accept` of the acceptor;
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`;
   /// `error::wrong_device`; `connection_aborted` if the connector gave up; `timed_out`;
@@ -392,7 +397,8 @@ public:
 
   /// Accepts a request taken by `async_wait_request`. Otherwise as the other `async_accept`, but a
   /// connector that does not use the object's protocol ends the operation, with
-  /// `error::incompatible_peer`.
+  /// `error::incompatible_peer`. The program has seen the request, so `accept_options::admit` must
+  /// not be set (`invalid_argument`).
   template <connectable Object, class Token = asio::default_completion_token_t<executor_type>>
   auto async_accept(connection_request request, Object& object, const accept_options& options,
                     Token&& token = {}) {

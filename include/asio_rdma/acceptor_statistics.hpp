@@ -23,6 +23,8 @@ struct acceptor_statistics {
   /// `error::incompatible_peer`. Its message has the versions of both sides, or the kinds of both
   /// objects.
   error_code last_reason;
+  /// Refused because `accept_options::admit` has returned false or thrown an exception.
+  std::uint64_t refused_admission = 0;
   /// Rejected by the program: by `connection_request::reject`, or because a request or the acceptor
   /// was destroyed or closed.
   std::uint64_t rejected = 0;

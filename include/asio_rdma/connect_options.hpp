@@ -9,7 +9,9 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -17,8 +19,15 @@ namespace asio_rdma {
 
 /// Bytes that are carried by a connection request or its answer. InfiniBand and RoCE carry up to 56
 /// with a request, 196 with an acceptance and 148 with a rejection; iWARP up to 251 each. Longer
-/// data fail with `asio::error::message_size`.
+/// data fail with `asio::error::message_size`. The request of a connection or of a stream carries
+/// 24 bytes of the library's, so the program's data may have up to 32 bytes, and on iWARP up to
+/// 227.
 using private_data = std::vector<std::byte>;
+
+/// Decides whether a request is accepted, by the connector's private data and its endpoint: see
+/// `accept_options::admit`. The bytes exist during the call only.
+using admit_function =
+    std::function<bool(std::span<const std::byte>, const boost::asio::ip::tcp::endpoint&)>;
 
 /// Options of an acceptor. They bound what connectors can make it spend before they are connected.
 struct acceptor_options {
@@ -58,7 +67,8 @@ struct acceptor_options {
 struct connect_options {
   connect_options() {} // as `acceptor_options`
 
-  private_data data; ///< For the acceptor, with the request.
+  /// For the acceptor's program, with the request (`admit_function`, `connection_info::data`).
+  private_data data;
   /// For each endpoint tried; then `timed_out`. A request that is rejected as stale (the peer still
   /// has the former connection of this queue pair's number) is repeated within this time.
   std::chrono::milliseconds timeout{10000};
@@ -93,8 +103,26 @@ struct connect_options {
 struct accept_options {
   accept_options() {} // as `acceptor_options`
 
-  private_data data;                        ///< For the connector, with the acceptance.
+  /// For the connector, with the acceptance. Of bare queue pairs only.
+  private_data data;
   std::chrono::milliseconds timeout{10000}; ///< From the request to the connection.
+
+  /// If it is set, each request of the accepting object's protocol is put to this function before
+  /// it is answered. If the result is false, or the function throws any exception, the request is
+  /// rejected: the connector gets `error::rejected`, `acceptor_statistics::refused_admission`
+  /// counts the request, the log tells it, and the accept waits for the next request. Until the
+  /// function has returned true, nothing is made for the request, posted, registered or granted:
+  /// the object that accepts is as it was before.
+  ///
+  /// The function is called by the acceptor's executor, never by the initiating function, and by
+  /// one acceptor not concurrently. The other requests of the acceptor wait for its return, so it
+  /// must not block. It may close or cancel the acceptor. If the accept is cancelled during the
+  /// call, or its object is closed, the request is put to the function of the next accept.
+  ///
+  /// The data of a connection or of a stream are exactly those of `connect_options::data`. Those of
+  /// a bare queue pair may be padded with zeros, as in `connection_info`. They are not encrypted,
+  /// and anyone who has seen them can send them again.
+  admit_function admit;
 
   /// Each sets the member of its name and returns the options:
   /// `accept_options().set_data(…)`. Calls can be chained.
@@ -105,6 +133,9 @@ struct accept_options {
   accept_options& set_timeout(std::chrono::milliseconds value) {
     return detail::set(*this, timeout, value);
   }
+  accept_options& set_admit(admit_function value) {
+    return detail::set(*this, admit, std::move(value));
+  }
   ///@}
 };
 
@@ -112,8 +143,9 @@ struct accept_options {
 struct connection_info {
   boost::asio::ip::tcp::endpoint local;
   boost::asio::ip::tcp::endpoint remote;
-  private_data data; ///< The peer's. It may be longer than the sent data, padded with
-                     ///< zeros (rdma_get_cm_event(3)).
+  /// The peer's. Those of a bare queue pair, and of a rejection, may be longer than the sent data,
+  /// padded with zeros (rdma_get_cm_event(3)).
+  private_data data;
 };
 
 } // namespace asio_rdma

@@ -89,14 +89,15 @@ public:
   /// queue pair's device has no suitable address of that family, the error is
   /// `error::loopback_address`, and its message names the usable addresses. The result is the
   /// endpoints and the acceptor's private data, after a rejection too. Errors:
-  /// `error::peer_not_listening`, `error::rejected` (by the peer's program, or its backlog is full,
+  /// `error::peer_not_listening`, `error::rejected` (by the peer's program, also by its
+  /// `accept_options::admit`, or its backlog is full,
   /// or the queue pair's number is that of a connection whose end the peer has missed: then the
   /// endpoint is asked again after 10 ms, 20 ms and so on, doubled, within
   /// `connect_options::timeout`), `error::unreachable`, `error::wrong_device` if the route to the
   /// endpoint leads through another device than the queue pair's, `error::incompatible_peer` if the
   /// acceptor's object is of another kind (queue pair, connection, stream) or speaks another
   /// version of the protocol (the message has both), `timed_out`, `already_connected`,
-  /// `message_size`, `invalid_argument` for private data with anything but a bare queue pair,
+  /// `message_size` for more private data than a request carries (`private_data`),
   /// `operation_not_supported` for a queue pair that is not of type `IBV_QPT_RC`, `bad_descriptor`,
   /// the system's, or the reason of a concurrent failure of the queue pair, such as
   /// `error::device_removed`. If the process cannot use the connection manager:

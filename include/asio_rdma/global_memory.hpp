@@ -124,7 +124,8 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// released the buffer. Only `terminal` ends it, and ends the connection to the node (see
 /// `connection::async_write`).
 ///
-/// *Trust.* Every node may read and write all of every segment that it has joined. The messages of
+/// *Trust.* Every node may read and write all of every segment that it has joined; `listen` decides
+/// which nodes join, by `accept_options::admit`. The messages of
 /// a node are checked; the data that it writes is not. A peer that does not identify itself within
 /// `connection_options::keep_alive` is disconnected. A segment's key is valid on every queue pair
 /// of the pool's protection domain.
@@ -211,14 +212,23 @@ public:
   }
 
   /// Listens for joining nodes at the endpoint: see `acceptor::open`. The context then has work
-  /// until `close`.
-  void listen(const asio::ip::tcp::endpoint& endpoint, error_code& ec) {
-    ec = impl_ ? detail::listen(*impl_, endpoint) : error_code(asio::error::bad_descriptor);
+  /// until `close`. If `accept_options::admit` is set, it decides on each node by the private data
+  /// of its join, before a queue pair is made for the node, and long before the node gets a key of
+  /// a segment; `async_join` there ends with `error::rejected`. The function is called by this
+  /// object's executor; if lanes are shared, by that of the object that made them. Errors also:
+  /// `invalid_argument` for private data of `options`.
+  void listen(const asio::ip::tcp::endpoint& endpoint, const accept_options& options,
+              error_code& ec) {
+    ec =
+        impl_ ? detail::listen(*impl_, endpoint, options) : error_code(asio::error::bad_descriptor);
   }
-  void listen(const asio::ip::tcp::endpoint& endpoint) {
+  void listen(const asio::ip::tcp::endpoint& endpoint, const accept_options& options = {}) {
     error_code ec;
-    listen(endpoint, ec);
+    listen(endpoint, options, ec);
     detail::throw_if(ec, "global_memory::listen", endpoint);
+  }
+  void listen(const asio::ip::tcp::endpoint& endpoint, error_code& ec) {
+    listen(endpoint, accept_options(), ec);
   }
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const {
     if (impl_)
@@ -238,11 +248,18 @@ public:
   /// access its own segments by the device. If this node hosts segments, the context has work until
   /// `close`, because the other node may request memory of them. Errors: `error::node_in_use` if
   /// another node that either side knows has the same id, those of `connector::async_connect`,
-  /// `error::protocol_violation`.
+  /// `error::protocol_violation`. The private data of `options` are for the other node's
+  /// `accept_options::admit` (see `listen`).
   template <class Token = asio::default_completion_token_t<executor_type>>
-  auto async_join(const asio::ip::tcp::endpoint& endpoint, Token&& token = {}) {
+  auto async_join(const asio::ip::tcp::endpoint& endpoint, const connect_options& options,
+                  Token&& token = {}) {
     return detail::begin_async<Token, detail::node_result::signature>(initiate_join{this}, token,
-                                                                      endpoint);
+                                                                      endpoint, options);
+  }
+  template <class Token = asio::default_completion_token_t<executor_type>>
+  requires(!std::same_as<std::decay_t<Token>, connect_options>) //
+      auto async_join(const asio::ip::tcp::endpoint& endpoint, Token&& token = {}) {
+    return async_join(endpoint, connect_options(), std::forward<Token>(token));
   }
 
   /// Whether this object has, or had, a lane to the node. The node may have died since.
@@ -541,12 +558,14 @@ private:
 
   struct initiate_join : initiation {
     template <class Handler>
-    void operator()(Handler&& handler, const asio::ip::tcp::endpoint& endpoint) const {
+    void operator()(Handler&& handler, const asio::ip::tcp::endpoint& endpoint,
+                    const connect_options& options) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::global_request, detail::node_result, 0>(
           this->self->impl_, this->self->io_, h,
           [&](auto& op) {
             op.endpoint = endpoint;
+            op.how = options;
             return true;
           },
           [](impl_type& i, auto& op) { return detail::start(i, op, 0); });

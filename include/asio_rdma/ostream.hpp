@@ -238,7 +238,7 @@ inline std::ostream& operator<<(std::ostream& os, const connect_options& o) {
 }
 
 inline std::ostream& operator<<(std::ostream& os, const accept_options& o) {
-  return detail::print_members(os, "data", o.data, "timeout", o.timeout);
+  return detail::print_members(os, "data", o.data, "timeout", o.timeout, "admit", o.admit);
 }
 
 inline std::ostream& operator<<(std::ostream& os, const completion_queue_options& o) {

@@ -199,9 +199,10 @@ error_code acceptor_impl::check_start(const accept_operation& op) const {
     return ec;
   if (const error_code ec = cm_connection::check_fit(id_->verbs, *op.qp, op.options.data))
     return ec;
-  for (const operation& other : waiting_)
-    if (static_cast<const accept_operation&>(other).qp == op.qp)
-      return asio::error::already_connected;
+  for (const operation_list* list : {&waiting_, &asked_operation_})
+    for (const operation& other : *list)
+      if (static_cast<const accept_operation&>(other).qp == op.qp)
+        return asio::error::already_connected;
   return op.qp->check_attach();
 }
 
@@ -255,7 +256,7 @@ bool acceptor_impl::on_request(const cm_event& event) {
 // not withdrawn.
 void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
   assert(mutex_.held());
-  while (!requests_.empty() && !waiting_.empty() &&
+  while (!requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
          tallies_->under_way.count() < most_handshakes_) {
     request_list one;
     one.splice(one.end(), requests_, next_request());
@@ -265,17 +266,12 @@ void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept 
       left.ended.splice(left.ended.end(), one);
       continue;
     }
-    auto& op = static_cast<accept_operation&>(waiting_.front());
-    waiting_.pop_front();
-    const served how = serve(op, connection);
-    if (how == served::refused)
-      waiting_.push_front(op);
-    else if (how != served::going_on)
-      left.done.push_back(op);
-    if (how == served::unfit)
-      requests_.splice(requests_.begin(), one);
-    else if (how == served::refused || how == served::failed)
-      left.ended.splice(left.ended.end(), one);
+    operation_list taker;
+    taker.splice(taker.end(), waiting_, waiting_.begin());
+    if (must_ask(static_cast<const accept_operation&>(taker.front()), *connection))
+      begin_question(taker, one, left);
+    else
+      serve(taker, one, left);
   }
   make_way(left);
 }
@@ -307,7 +303,8 @@ acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
 // busy since the time at which it was to look.
 void acceptor_impl::make_way(leftovers& left) noexcept {
   assert(mutex_.held());
-  if (requests_.empty() || id_ == nullptr || tallies_->under_way.count() == 0) [[likely]]
+  if (requests_.empty() || id_ == nullptr || !asked_request_.empty() ||
+      tallies_->under_way.count() == 0) [[likely]]
     return;
   constexpr std::chrono::seconds newest_first(1);
   constexpr std::chrono::milliseconds pause(5);
@@ -355,9 +352,14 @@ void acceptor_impl::look_again() noexcept {
 }
 
 void acceptor_impl::settle(completion_service& operations, leftovers& left) noexcept {
-  for (const auto& silent : left.silent)
+  settle_all(operations, left);
+  put_question(operations, left);
+}
+
+void acceptor_impl::settle_all(completion_service& operations, leftovers& left) noexcept {
+  for (const auto& silent : std::exchange(left.silent, {}))
     silent->give_way();
-  for (const auto& ended : left.ended)
+  for (const auto& ended : std::exchange(left.ended, {}))
     ended->give_up(asio::error::operation_aborted);
   drop_objects(left.done);
   operations.complete(left.done);
@@ -385,14 +387,15 @@ acceptor_statistics acceptor_impl::statistics() const {
   acceptor_statistics result;
   {
     const std::lock_guard lock(mutex_);
-    result.waiting = requests_.size();
-    result.pending_accepts = waiting_.size();
+    result.waiting = requests_.size() + asked_request_.size();
+    result.pending_accepts = waiting_.size() + asked_operation_.size();
     result.last_incompatible = last_incompatible_;
     result.last_reason = last_reason_;
   }
   result.accepted = tallies_->accepted;
   result.refused_backlog = tallies_->refused_backlog;
   result.refused_incompatible = tallies_->refused_incompatible;
+  result.refused_admission = tallies_->refused_admission;
   result.rejected = tallies_->rejected;
   result.aborted = tallies_->aborted;
   result.failed = tallies_->failed;
@@ -435,6 +438,7 @@ void acceptor_impl::cancel(const error_code& why) {
   {
     const std::lock_guard lock(mutex_);
     ++cancels_;
+    take_back_question();
     for (operation& op : waiting_)
       op.fail(why);
     done.swap(waiting_);
@@ -445,10 +449,14 @@ void acceptor_impl::cancel(const error_code& why) {
 }
 
 void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t type) {
-  operation_list done;
+  leftovers left;
+  operation_list& done = left.done;
   std::shared_ptr<cm_connection> connection;
   {
     const std::lock_guard lock(mutex_);
+    const bool asked = !asked_operation_.empty() && asked_operation_.front().id == operation_id;
+    if (asked)
+      take_back_question();
     const auto i = std::find_if(waiting_.begin(), waiting_.end(),
                                 [operation_id](const auto& op) { return op.id == operation_id; });
     if (i != waiting_.end()) {
@@ -458,12 +466,13 @@ void acceptor_impl::cancel(std::uint64_t operation_id, asio::cancellation_type_t
     for (const accepting& a : accepting_)
       if (a.operation_id == operation_id)
         connection = a.connection.lock();
+    if (asked)
+      match(left); // the next operation takes the request
   }
   if (connection)
     connection->cancel(operation_id, type);
-  drop_objects(done);
-  if (!done.empty())
-    service_.operations().complete(done);
+  if (!done.empty()) // else the context may be destroyed
+    settle(service_.operations(), left);
 }
 
 void acceptor_impl::close() { close(asio::error::operation_aborted); }
@@ -476,6 +485,7 @@ void acceptor_impl::close(const error_code& why) {
     const std::lock_guard lock(mutex_);
     id = std::exchange(id_, nullptr);
     timer = std::move(timer_);
+    take_back_question();
     requests.swap(requests_);
     ++cancels_;
     if (id != nullptr)

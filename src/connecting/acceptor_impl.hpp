@@ -17,7 +17,7 @@ namespace asio_rdma::detail {
 
 /// The logic of `basic_acceptor`: a listening id, the requests that no operation has taken, and the
 /// operations that wait for a request. One of the two lists is empty, unless as many handshakes are
-/// under way as the options allow.
+/// under way as the options allow, or a request is put to the program (`accept_options::admit`).
 class acceptor_impl final : public cm_handler {
 public:
   acceptor_impl(cm_service& service, asio::any_io_executor executor);
@@ -53,6 +53,8 @@ private:
     operation_list done;
     request_list ended;
     std::vector<std::shared_ptr<cm_connection>> silent; // give way to others
+    std::shared_ptr<acceptor_impl> asks;                // puts a request to the program
+    std::uint64_t question = 0;
   };
 
   error_code set(const acceptor_options& options);
@@ -64,6 +66,7 @@ private:
   void make_way(leftovers& left) noexcept;
   void look_again() noexcept;
   static void settle(completion_service& operations, leftovers& left) noexcept;
+  static void settle_all(completion_service& operations, leftovers& left) noexcept;
   void cancel(const error_code& why);
   void close(const error_code& why);
   /// The result of giving a request to an operation.
@@ -75,6 +78,18 @@ private:
     refused   ///< The operation continues to wait; the request must be ended.
   };
   served serve(accept_operation& op, const std::shared_ptr<cm_connection>& connection) noexcept;
+  void serve(operation_list& one_operation, request_list& one, leftovers& left) noexcept;
+  void put_back(served how, operation_list& one_operation, request_list& one,
+                leftovers& left) noexcept;
+
+  // acceptor_admission.cpp
+  static bool must_ask(const accept_operation& op, const cm_connection& connection) noexcept;
+  void begin_question(operation_list& one_operation, request_list& one, leftovers& left) noexcept;
+  void take_back_question() noexcept;
+  static void put_question(completion_service& operations, leftovers& left) noexcept;
+  void ask(std::uint64_t number) noexcept;
+  void end_question(std::uint64_t number, std::optional<bool> admitted, admit_function& asked,
+                    leftovers& left) noexcept;
 
   cm_service& service_;
   asio::any_io_executor executor_;
@@ -96,6 +111,10 @@ private:
   error_code last_reason_;
   std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
   operation_list waiting_;
+  // The request that is put to the program, and the operation that has taken it; empty if none.
+  request_list asked_request_;
+  operation_list asked_operation_;
+  std::uint64_t questions_ = 0;      // the number of the question, and how often one was taken back
   std::vector<accepting> accepting_; // pending accepts, to be cancelled
 };
 

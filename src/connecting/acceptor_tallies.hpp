@@ -19,6 +19,7 @@ struct acceptor_tallies {
   std::atomic<std::uint64_t> accepted{0};
   std::atomic<std::uint64_t> refused_backlog{0};
   std::atomic<std::uint64_t> refused_incompatible{0};
+  std::atomic<std::uint64_t> refused_admission{0};
   std::atomic<std::uint64_t> rejected{0};
   std::atomic<std::uint64_t> aborted{0};
   std::atomic<std::uint64_t> failed{0};

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cassert>
 #include <cerrno>
+#include <exception>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -106,14 +107,16 @@ error_code cm_connection::connect(connect_operation& op, std::shared_ptr<queue_p
                                   connect_options options) {
   if (endpoints.empty())
     return asio::error::not_found;
-  if (const error_code ec = check(op, *qp, options.data))
-    return ec;
+  if (qp->options().type != IBV_QPT_RC)
+    return asio::error::operation_not_supported;
+  if (op.target && options.data.size() > handshake::most_data)
+    return asio::error::message_size;
   error_code home_error;
   const cm_home home = home_of(*qp, home_error);
   if (home_error)
     return home_error;
   if (op.target)
-    options.data = op.target->hello();
+    options.data = with_data(op.target->hello(), options.data);
   op.info.data.reserve(cm_data::most); // so that the end of the attempt allocates nothing
   const auto attached =
       std::make_shared<attached_link>(std::static_pointer_cast<cm_connection>(shared_from_this()));
@@ -218,7 +221,7 @@ connection_info cm_connection::info() const {
     return result;
   result.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
   result.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
-  const auto data = request_.data.bytes();
+  const auto data = program_data(request_.data.bytes());
   result.data.assign(data.begin(), data.end());
   return result;
 }
@@ -264,6 +267,39 @@ error_code cm_connection::read_hello(connection_target& target) {
     state_ = state::closed;
   }
   return ec;
+}
+
+bool cm_connection::has_hello() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return is_record(request_.data.bytes());
+}
+
+bool cm_connection::is_admitted(const admit_function& admit) {
+  const connection_info asked = info();
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != state::requested)
+      return true;
+  }
+  try {
+    if (admit(asked.data, asked.remote))
+      return true;
+    refuse_admission(nullptr);
+  } catch (const std::exception& e) {
+    refuse_admission(e.what());
+  } catch (...) {
+    refuse_admission("an exception of an unknown type");
+  }
+  return false;
+}
+
+void cm_connection::refuse_admission(const char* thrown) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (state_ != state::requested)
+    return;
+  rdma_reject(id_, nullptr, 0);
+  count(&acceptor_tallies::refused_admission, {}, thrown);
+  state_ = state::closed;
 }
 
 std::shared_ptr<acceptor_tallies> cm_connection::tallies() const {

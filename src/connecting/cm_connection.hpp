@@ -75,8 +75,16 @@ public:
   error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
                     const cm_home& home, const accept_options& options, bool counted);
   error_code reject(const private_data& data);
+  /// Whether the private data are a valid handshake.
+  bool has_hello() const noexcept;
+  /// Puts the request to the program's function. Returns false if the function does not admit it:
+  /// the request was then rejected and counted. An exception of the function does not leave this
+  /// one. Returns true if the connector has given up, which accepting the request then reports.
+  /// Throws `std::bad_alloc` before the call.
+  bool is_admitted(const admit_function& admit);
 
-  /// Errors known before a request exists: `invalid_argument`, `operation_not_supported`.
+  /// Errors of accepting that are known before a request exists: `invalid_argument`,
+  /// `operation_not_supported`.
   static error_code check(const connect_operation& op, const queue_pair_impl& qp,
                           const private_data& data);
   /// Errors of accepting a request on `device`, or on any device if null: `error::wrong_device`,
@@ -193,7 +201,9 @@ private:
   void retire_id(leftovers& left) noexcept;
   void end_lingering(leftovers& left) noexcept;
   void settle(leftovers& left) noexcept;
-  void count(acceptor_tallies::counter what, const error_code& why = {}) noexcept;
+  void refuse_admission(const char* thrown) noexcept;
+  void count(acceptor_tallies::counter what, const error_code& why = {},
+             const char* thrown = nullptr) noexcept;
   void count_accept(const error_code& result) noexcept;
   void end_handshake() noexcept;
   void log_connect(const error_code& result) const noexcept;

@@ -4,6 +4,7 @@
 
 #include "connecting/cm_connect_call.hpp"
 #include "connecting/cm_device.hpp"
+#include "connecting/handshake.hpp"
 #include "core/logging.hpp"
 #include "core/probe.hpp"
 
@@ -60,7 +61,9 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
     op.info.local = scoped_endpoint(*id_, rdma_get_local_addr(id_));
     op.info.remote = scoped_endpoint(*id_, rdma_get_peer_addr(id_));
   }
-  const auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
+  auto data = request_.id != nullptr ? request_.data.bytes() : reply_.bytes();
+  if (op.target)
+    data = program_data(data);
   op.info.data.assign(data.begin(), data.end()); // the memory is reserved
   op.ec = result ? result : move_home(left);
   ASIO_RDMA_PROBE(connect, qp_->number(), op.ec.value(), request_.id != nullptr ? 1 : 0);
@@ -91,6 +94,8 @@ const char* text_of(acceptor_tallies::counter what) noexcept {
     return "the backlog is full";
   if (what == &acceptor_tallies::refused_incompatible)
     return "the peer's protocol is another one";
+  if (what == &acceptor_tallies::refused_admission)
+    return "accept_options::admit does not admit it";
   if (what == &acceptor_tallies::rejected)
     return "the program rejects the request";
   return what == &acceptor_tallies::aborted ? "the connector has given up"
@@ -100,7 +105,8 @@ const char* text_of(acceptor_tallies::counter what) noexcept {
 } // namespace
 
 // Each request is counted once.
-void cm_connection::count(acceptor_tallies::counter what, const error_code& why) noexcept {
+void cm_connection::count(acceptor_tallies::counter what, const error_code& why,
+                          const char* thrown) noexcept {
   assert(mutex_.held());
   if (!tallies_)
     return;
@@ -110,7 +116,8 @@ void cm_connection::count(acceptor_tallies::counter what, const error_code& why)
   const log_severity s = given_up ? log_severity::info : log_severity::warning;
   if (logs(s)) [[unlikely]]
     write_log({.severity = s, .event = log_event::refuse, .error = why},
-              "a request of %s was refused: %s", endpoint_text(to_).c_str(), text_of(what));
+              "a request of %s was refused: %s%s%s", endpoint_text(to_).c_str(), text_of(what),
+              thrown != nullptr ? ", as it has thrown: " : "", thrown != nullptr ? thrown : "");
 }
 
 void cm_connection::count_end(acceptor_tallies::counter what) noexcept {

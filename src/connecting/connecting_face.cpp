@@ -106,6 +106,8 @@ bool start(cm_connection& request, connect_operation& op,
            const std::shared_ptr<queue_pair_impl>& qp, const accept_options& options) {
   error_code ec;
   const cm_home home = cm_connection::home_of(*qp, ec);
+  if (!ec && options.admit) // it would not be called
+    ec = asio::error::invalid_argument;
   if (!ec)
     ec = request.accept(op, qp, home, options, false);
   if (ec) // otherwise the operation may have completed already

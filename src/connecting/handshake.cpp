@@ -74,6 +74,39 @@ bool decode_address(const std::byte* from, handshake_address& part) noexcept {
          all_zero({from + 28, 4});
 }
 
+constexpr std::size_t data_size_at = 20;
+
+bool parse(std::span<const std::byte> bytes, handshake& result) noexcept {
+  if (bytes.size() < handshake::base_size || !is_handshake_prefix(bytes))
+    return false;
+  const std::byte* const p = bytes.data();
+  const auto kind = std::to_integer<std::uint8_t>(p[5]);
+  const auto flags = get<std::uint16_t>(p + 6);
+  const auto atomics = std::to_integer<unsigned>(p[17]);
+  const auto data_size = std::to_integer<std::size_t>(p[data_size_at]);
+  if (kind > static_cast<std::uint8_t>(handshake::kind::stream) || (flags & ~address_flag) != 0 ||
+      atomics > IBV_ATOMIC_GLOB || !all_zero(bytes.subspan(data_size_at + 1, 3)))
+    return false;
+  handshake h;
+  h.what = static_cast<handshake::kind>(kind);
+  h.receives = get<std::uint32_t>(p + 8);
+  h.receive_size = get<std::uint32_t>(p + 12);
+  h.max_reads = std::to_integer<std::uint8_t>(p[16]);
+  h.atomics = static_cast<ibv_atomic_cap>(atomics);
+  h.promise = get<std::uint16_t>(p + 18);
+  if (flags == address_flag) {
+    if (data_size != 0 || bytes.size() < handshake::full_size ||
+        !decode_address(p + 24, h.address.emplace()))
+      return false;
+    h.address->address.max_reads = h.max_reads;
+  } else if (data_size > bytes.size() - handshake::base_size ||
+             !all_zero(bytes.subspan(handshake::base_size + data_size))) {
+    return false;
+  }
+  result = h;
+  return true;
+}
+
 } // namespace
 
 handshake_bytes encode(const handshake& h) noexcept {
@@ -101,31 +134,25 @@ handshake_bytes encode(const handshake& h) noexcept {
 }
 
 error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept {
-  if (bytes.size() < handshake::base_size || !is_handshake_prefix(bytes))
-    return incompatible(bytes);
-  const std::byte* const p = bytes.data();
-  const auto kind = std::to_integer<std::uint8_t>(p[5]);
-  const auto flags = get<std::uint16_t>(p + 6);
-  const auto atomics = std::to_integer<unsigned>(p[17]);
-  if (kind > static_cast<std::uint8_t>(handshake::kind::stream) || (flags & ~address_flag) != 0 ||
-      atomics > IBV_ATOMIC_GLOB || !all_zero(bytes.subspan(20, 4)))
-    return incompatible(bytes);
+  return parse(bytes, result) ? error_code() : incompatible(bytes);
+}
+
+std::vector<std::byte> with_data(std::vector<std::byte> record, std::span<const std::byte> data) {
+  assert(record.size() == handshake::base_size && data.size() <= handshake::most_data);
+  record[data_size_at] = static_cast<std::byte>(data.size());
+  record.insert(record.end(), data.begin(), data.end());
+  return record;
+}
+
+bool is_record(std::span<const std::byte> bytes) noexcept {
   handshake h;
-  h.what = static_cast<handshake::kind>(kind);
-  h.receives = get<std::uint32_t>(p + 8);
-  h.receive_size = get<std::uint32_t>(p + 12);
-  h.max_reads = std::to_integer<std::uint8_t>(p[16]);
-  h.atomics = static_cast<ibv_atomic_cap>(atomics);
-  h.promise = get<std::uint16_t>(p + 18);
-  if (flags == address_flag) {
-    if (bytes.size() < handshake::full_size || !decode_address(p + 24, h.address.emplace()))
-      return incompatible(bytes);
-    h.address->address.max_reads = h.max_reads;
-  } else if (!all_zero(bytes.subspan(handshake::base_size))) {
-    return incompatible(bytes);
-  }
-  result = h;
-  return {};
+  return parse(bytes, h) && !h.address;
+}
+
+std::span<const std::byte> program_data(std::span<const std::byte> bytes) noexcept {
+  if (!is_record(bytes))
+    return bytes;
+  return bytes.subspan(handshake::base_size, std::to_integer<std::size_t>(bytes[data_size_at]));
 }
 
 bool is_handshake_prefix(std::span<const std::byte> bytes) noexcept {

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -26,7 +27,10 @@ struct handshake_address {
 ///   0  magic "ARDM"          4  version       5  kind         6  flags (16 bits)
 ///   8  receives (32)        12  receive size (32)
 ///  16  reads and atomics that this side answers at a time     17  atomic capability
-///  18  receives promised at first (16); 0: all   20  zero (4 bytes)
+///  18  receives promised at first (16); 0: all
+///  20  size of the program's data (8), which follow the record   21  zero (3 bytes)
+///
+/// Only a request of rdma_cm has data of the program's, as far as they fit the private data.
 ///
 /// If the flag `address` is set, because no connection manager carries the address:
 ///
@@ -39,7 +43,8 @@ struct handshake {
   static constexpr std::size_t base_size = 24;
   static constexpr std::size_t full_size = 56;
   static constexpr std::size_t prefix_size = 5; ///< Magic and version, the same in all versions.
-  static constexpr std::uint8_t version = 4;
+  static constexpr std::uint8_t version = 5;
+  static constexpr std::size_t most_data = 227; ///< Of the program's. Most devices take fewer.
 
   kind what = kind::raw;
   std::uint32_t receives = 0;     ///< Posted receives; of shared ones, the most
@@ -57,9 +62,16 @@ using handshake_bytes = std::array<std::byte, handshake::full_size>;
 /// Encodes the record in the first `h.size()` bytes; the rest is zero.
 handshake_bytes encode(const handshake& h) noexcept;
 
-/// Checks every byte of a record. A record without an address may be padded with zeros by the
-/// transport. Errors: `error::incompatible_peer`.
+/// Checks every byte of a record. A record without an address may be followed by data of the
+/// program's, and padded with zeros by the transport. Errors: `error::incompatible_peer`.
 error_code decode(std::span<const std::byte> bytes, handshake& result) noexcept;
+
+/// Appends data of the program's, at most `most_data` bytes, to a record without an address.
+std::vector<std::byte> with_data(std::vector<std::byte> record, std::span<const std::byte> data);
+/// Whether these private data are a valid record without an address.
+bool is_record(std::span<const std::byte> bytes) noexcept;
+/// The program's part of private data: the data behind the record, or all bytes if there is none.
+std::span<const std::byte> program_data(std::span<const std::byte> bytes) noexcept;
 
 /// Whether these bytes can be the beginning of a record of this version.
 bool is_handshake_prefix(std::span<const std::byte> bytes) noexcept;

@@ -28,8 +28,9 @@ asio::execution_context& context_of(const global_memory_impl& impl) noexcept {
   return impl.service().context();
 }
 void close(global_memory_impl& impl) { impl.close(); }
-error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpoint) {
-  return impl.listen(endpoint);
+error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpoint,
+                  const accept_options& options) {
+  return impl.listen(endpoint, options);
 }
 asio::ip::tcp::endpoint local_endpoint(const global_memory_impl& impl, error_code& ec) {
   return impl.local_endpoint(ec);

@@ -2,6 +2,8 @@
 // Nodes join: they listen, connect, introduce themselves and become reachable by lanes.
 #include "global/global_peer.hpp"
 
+#include "connecting/cm_connection.hpp"
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -24,13 +26,21 @@ global_memory_impl::peer_ptr global_memory_impl::make_peer(bool accepted, error_
   return p;
 }
 
-error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint) {
+error_code global_memory_impl::listen(const asio::ip::tcp::endpoint& endpoint,
+                                      const accept_options& options) {
   error_code ec;
+  if (!options.data.empty())
+    return asio::error::invalid_argument;
+  accept_options how = options;
   {
     const std::lock_guard guard(mutex_);
     if (closed_)
       return asio::error::bad_descriptor;
     listener_.open(endpoint, asio::socket_base::max_listen_connections, ec);
+    if (!ec) {
+      admit_ = std::exchange(how.admit, nullptr);
+      how_ = std::move(how);
+    }
   }
   if (!ec)
     accept_again();
@@ -50,7 +60,8 @@ void global_memory_impl::accept_next() {
     if (ec)
       return;
     try { // on failure the request is rejected
-      s->accept(std::move(request));
+      if (s->is_admitted(request))
+        s->accept(std::move(request));
     } catch (const std::bad_alloc&) {
     }
     s->accept_again();
@@ -81,6 +92,18 @@ void global_memory_impl::next_accept::come(operation* base, disposal) {
   to->accept_again();
 }
 
+// Until the request is admitted, nothing is made for it.
+bool global_memory_impl::is_admitted(connection_request& request) const {
+  {
+    const std::lock_guard guard(mutex_);
+    if (closed_ || !admit_)
+      return !closed_;
+  }
+  const auto asked = request.release();
+  request = connection_request(asked);
+  return asked->is_admitted(admit_);
+}
+
 void global_memory_impl::accept(connection_request request) {
   error_code ec;
   const peer_ptr p = make_peer(true, ec);
@@ -89,7 +112,7 @@ void global_memory_impl::accept(connection_request request) {
     return;
   keep_while_starting(p, [&] {
     listener_.async_accept(
-        std::move(request), p->link,
+        std::move(request), p->link, how_,
         [s = self(), p](error_code e, const connection_info&) { s->on_connected(p, e); });
   });
 }

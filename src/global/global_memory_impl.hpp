@@ -61,7 +61,7 @@ public:
   /// 0 once the implementation has ended.
   std::size_t users() const noexcept { return removed_.load() ? 0 : users_.load(); }
 
-  error_code listen(const asio::ip::tcp::endpoint& endpoint);
+  error_code listen(const asio::ip::tcp::endpoint& endpoint, const accept_options& options);
   asio::ip::tcp::endpoint local_endpoint(error_code& ec) const;
 
   /// Joins a node, or sends it a request. Returns true, or false with the error in the operation,
@@ -142,6 +142,7 @@ private:
   peer_ptr make_peer(bool accepted, error_code& ec);
   void accept_next();
   void accept_again() noexcept;
+  bool is_admitted(connection_request& request) const;
   void accept(connection_request request);
   /// Adds the peer, and removes it if `start` throws.
   template <class Start>
@@ -191,6 +192,8 @@ private:
   };
 
   acceptor listener_;
+  accept_options how_; // constant once the acceptor listens; without `admit`
+  admit_function admit_;
   next_accept next_accept_; // for an accept that lacked memory
   connector connector_;
   std::vector<peer_ptr> peers_;

@@ -22,7 +22,7 @@ bool global_memory_impl::start(global_request& op, node_id to) {
       return false;
     keep_while_starting(p, [&] {
       connector_.async_connect(
-          p->link, op.endpoint,
+          p->link, op.endpoint, op.how,
           [s = self(), p](error_code ec, const connection_info&) { s->on_connected(p, ec); });
     });
     service_.operation_starting();

@@ -153,6 +153,10 @@ constexpr value<acceptor> acceptor_values[] = {
      [](const acceptor& a) -> std::uint64_t {
        return a.counters.refused_incompatible;
      }},
+    {"refused_admission", type::counter, "Requests that the program does not admit.",
+     [](const acceptor& a) -> std::uint64_t {
+       return a.counters.refused_admission;
+     }},
     {"rejected", type::counter, "Requests that the program has rejected.",
      [](const acceptor& a) -> std::uint64_t {
        return a.counters.rejected;

@@ -52,6 +52,15 @@ void handshakes(input in) {
     handshake again;
     must(!decode(std::span<const std::byte>(encode(h)).first(h.size()), again),
          "a handshake that was read can be written");
+    if (!h.address) {
+      const auto record = encode(h);
+      const auto data = program_data(bytes);
+      must(std::ranges::equal(
+               program_data(with_data({record.begin(), record.begin() + std::ptrdiff_t(h.size())},
+                                      data.first(std::min(data.size(), handshake::most_data)))),
+               data.first(std::min(data.size(), handshake::most_data))),
+           "data of the program that were read can be written");
+    }
   }
   if (bytes.size() >= verdict_size) {
     verdict v{};

@@ -85,6 +85,16 @@ struct accepting : Scene {
   }
 };
 
+/// The program's function admits the connection.
+struct admitting : accepting<scene<asio_rdma::connection, memory_pool>> {
+  admitting() {
+    soon.data = bytes_of("secret");
+    in_time.admit = [](std::span<const std::byte> data, const endpoint&) {
+      return data.size() == 6;
+    };
+  }
+};
+
 struct accepting_a_request : queue_pairs {
   void play(handler_accounts& accounts) {
     connect(accounts);
@@ -298,6 +308,10 @@ TEST_CASE("accepting a queue pair while each allocation fails once") {
 
 TEST_CASE("connecting a connection while each allocation fails once") {
   fail_each_allocation<accepting<scene<asio_rdma::connection, memory_pool>>>();
+}
+
+TEST_CASE("asking the program about a request while each allocation fails once") {
+  fail_each_allocation<admitting>();
 }
 
 TEST_CASE("accepting a request while each allocation fails once") {

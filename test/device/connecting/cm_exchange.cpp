@@ -203,7 +203,7 @@ TEST_CASE("a peer that closes ends the exchange") {
     CHECK(s.a.state() == queue_pair_state::open);
   }
   SECTION("in the middle of its record") {
-    asio::write(s.there, asio::buffer("ARDM\x04", 5));
+    asio::write(s.there, asio::buffer("ARDM\x05", 5));
     std::array<char, 56> record{};
     until(s.io, [&] { return s.there.available() == record.size(); });
     asio::read(s.there, asio::buffer(record));

@@ -10,8 +10,8 @@ namespace test::acceptor_statistics_tests {
 namespace {
 
 std::uint64_t ended(const acceptor_statistics& s) {
-  return s.accepted + s.refused_backlog + s.refused_incompatible + s.rejected + s.aborted +
-         s.failed + s.gave_way;
+  return s.accepted + s.refused_backlog + s.refused_incompatible + s.refused_admission +
+         s.rejected + s.aborted + s.failed + s.gave_way;
 }
 
 } // namespace

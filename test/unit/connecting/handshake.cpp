@@ -51,7 +51,7 @@ bool says(const error_code& ec, const std::string& text) {
 TEST_CASE("a handshake record has the documented layout") {
   const handshake_bytes bytes = encode(a_handshake());
   const unsigned char expected[handshake::full_size] = {
-      'A', 'R', 'D', 'M', 4,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
+      'A', 'R', 'D', 'M', 5,  1,    1,    0,    4,  3,    2,    1,    0, 16, 0, 0, 16, 1, 8,
       9,   0,   0,   0,   0,  0x56, 0x34, 0x12, 0,  0xef, 0xcd, 0xab, 0, 1,  2, 3, 4,  5, 6,
       7,   8,   9,   10,  11, 12,   13,   14,   15, 16,   8,    7,    4, 2,  0, 0, 0,  0};
   CHECK(std::memcmp(bytes.data(), expected, sizeof(expected)) == 0);
@@ -114,13 +114,14 @@ TEST_CASE("a handshake record out of range is refused") {
   const auto [what, at, value] = GENERATE(values<row>({
       {"magic", 0, 'B'},
       {"magic", 3, 'V'},
-      {"an older version", 4, 3},
-      {"a newer version", 4, 5},
+      {"an older version", 4, 4},
+      {"a newer version", 4, 6},
       {"kind", 5, 3},
       {"unknown flag", 6, 3},
       {"unknown flag", 7, 1},
       {"atomic capability", 17, 3},
-      {"reserved", 20, 1},
+      {"data behind an address", 20, 1},
+      {"reserved", 21, 1},
       {"reserved", 23, 1},
       {"queue pair number beyond 24 bits", 27, 1},
       {"packet number beyond 24 bits", 31, 1},
@@ -305,7 +306,7 @@ TEST_CASE("each side of an exchange learns the version, and the kind, of the oth
   set(newer, 4, 9);
   c.receive(newer);
   c.run(d);
-  CHECK(says(c.steps.result(), "the peer has version 9 of the protocol and this side version 4"));
+  CHECK(says(c.steps.result(), "the peer has version 9 of the protocol and this side version 5"));
 }
 
 TEST_CASE("no side has finished well before the other has connected") {
@@ -376,7 +377,7 @@ TEST_CASE("a side that fails to connect notifies the other, which has connected"
 }
 
 TEST_CASE("a peer of another protocol is answered and not waited for") {
-  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x03", "ARDM\x05");
+  const std::string greeting = GENERATE("S", "SSH-2", "ARDV", "ARDM\x04", "ARDM\x06");
   side a(raw(20)), other(raw(30));
   a.run(other);
   for (const char c : greeting)

@@ -39,7 +39,7 @@ TEST_CASE("the error of a record that does not fit says what differs") {
   CHECK(says(incompatible(bytes), "do not fit"));
   bytes[4] = std::byte(17);
   CHECK(says(incompatible(bytes, kind::message),
-             "version 17 of the protocol and this side version 4"));
+             "version 17 of the protocol and this side version 5"));
   CHECK(says(decode(bytes, result), "version 17 "));
   bytes[0] = std::byte('B');
   CHECK(says(decode(bytes, result), "does not speak this library's protocol"));

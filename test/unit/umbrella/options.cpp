@@ -118,8 +118,11 @@ TEST_CASE("options of other objects are set in one expression and printed") {
         "{data=3 bytes, timeout=1000000us, local=10.0.0.1:80, type_of_service=2}");
   CHECK(text(acceptor_options().set_backlog(1).set_handshakes(2).set_patience(3ms)) ==
         "{backlog=1, handshakes=2, patience=3000us}");
-  CHECK(text(accept_options().set_data(private_data(1)).set_timeout(2ms)) ==
-        "{data=1 bytes, timeout=2000us}");
+  const auto admit = [](std::span<const std::byte>, const asio::ip::tcp::endpoint&) {
+    return true;
+  };
+  CHECK(text(accept_options().set_data(private_data(1)).set_timeout(2ms).set_admit(admit)) ==
+        "{data=1 bytes, timeout=2000us, admit=set}");
   CHECK(text(completion_queue_options()
                  .set_mode(completion_mode::busy)
                  .set_entries(1)

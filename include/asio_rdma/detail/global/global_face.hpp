@@ -4,6 +4,7 @@
 #pragma once
 
 #include <asio_rdma/buffer.hpp>
+#include <asio_rdma/connect_options.hpp>
 #include <asio_rdma/detail/core/operation.hpp>
 #include <asio_rdma/detail/global/global_message.hpp>
 #include <asio_rdma/detail/global/in_flight.hpp>
@@ -45,6 +46,7 @@ public:
 
   global_message message; ///< The request; then the answer. After a join it contains the node's id.
   asio::ip::tcp::endpoint endpoint; ///< The endpoint of a join.
+  connect_options how;              ///< Of a join.
   std::uint32_t number = 0;         ///< Identifies the request to the peer; 0 for a join.
   bool is_join() const noexcept { return message.what == global_message::kind::join; }
 };
@@ -63,7 +65,8 @@ std::shared_ptr<global_memory_impl> open_memory(const asio::any_io_executor& exe
 /// The context that completes the operations.
 asio::execution_context& context_of(const global_memory_impl& impl) noexcept;
 void close(global_memory_impl& impl);
-error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpoint);
+error_code listen(global_memory_impl& impl, const asio::ip::tcp::endpoint& endpoint,
+                  const accept_options& options);
 asio::ip::tcp::endpoint local_endpoint(const global_memory_impl& impl, error_code& ec);
 bool knows(const global_memory_impl& impl, node_id node) noexcept;
 ibv_atomic_cap atomics_of(const global_memory_impl& impl, node_id node) noexcept;
