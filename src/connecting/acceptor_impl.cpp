@@ -11,11 +11,6 @@
 #include <utility>
 
 namespace asio_rdma::detail {
-namespace {
-
-constexpr auto at_no_time = pending_handshakes::clock::time_point::max();
-
-} // namespace
 
 acceptor_impl::acceptor_impl(cm_service& service, asio::any_io_executor executor)
     : service_(service), executor_(std::move(executor)) {}

@@ -105,7 +105,8 @@ private:
   std::chrono::milliseconds patience_{};
   std::unique_ptr<background_timer> timer_; // made when requests first wait for handshakes
   pending_handshakes::clock::time_point newest_first_until_{};
-  pending_handshakes::clock::time_point look_at_ = pending_handshakes::clock::time_point::max();
+  static constexpr auto at_no_time = pending_handshakes::clock::time_point::max();
+  pending_handshakes::clock::time_point look_at_ = at_no_time;
   request_list requests_;
   asio::ip::tcp::endpoint last_incompatible_; // see `acceptor_statistics`
   error_code last_reason_;
