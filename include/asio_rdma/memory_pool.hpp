@@ -29,6 +29,9 @@ using memory_pool_ptr = boost::intrusive_ptr<memory_pool_impl>;
 /// The region of bytes in the pool's memory, if memory windows may be bound to it.
 const memory_region* find_bindable(const memory_pool& pool, const void* data,
                                    std::size_t bytes) noexcept;
+/// Allocates more than 64 KiB, if that registers and clears no memory; otherwise the result is
+/// empty.
+registered_buffer allocate_present(const memory_pool& pool, std::size_t bytes) noexcept;
 
 } // namespace detail
 
@@ -38,7 +41,8 @@ struct memory_pool_options {
   /// section 5.2). Connections and streams neither need nor allow that.
   access rights = access::local_write;
   /// Bytes of the first arena (2 MiB), rounded up to a page. Each further arena is as large as all
-  /// earlier ones together.
+  /// earlier ones together, up to 32 MiB or a thirty-second of them. A block of more than 32 MiB
+  /// gets an arena of its size.
   std::size_t first_arena = std::size_t(2) << 20;
   /// The maximum number of bytes that the pool registers (1 GiB).
   std::size_t limit = std::size_t(1) << 30;
@@ -48,8 +52,9 @@ struct memory_pool_options {
   /// Whether every buffer is zeroed when it is allocated.
   bool zeroed = false;
   /// Called once, with a message, if there are not enough reserved huge pages. The caller is
-  /// `allocate` or `reserve`, so any function that allocates from the pool. It must not throw, and
-  /// must use neither the pool nor objects that use the pool.
+  /// `allocate` or `reserve`, so any function that allocates from the pool, or a thread of the
+  /// library's that does so for a connection. It must not throw, and must use neither the pool nor
+  /// objects that use the pool.
   std::function<void(std::string_view)> log;
 
   /// Each sets the member of its name and returns the options:
@@ -82,8 +87,9 @@ struct memory_pool_statistics {
 /// until the last copy and the last buffer are destroyed. Safe from any thread.
 ///
 /// Memory is registered in arenas, on demand. An allocation that needs a new arena takes as long as
-/// its registration (ibv_reg_mr(3)); `reserve` avoids that. Otherwise blocks of up to 64 KiB are
-/// allocated and returned in constant time and without the heap. Larger blocks are whole pages.
+/// its registration (ibv_reg_mr(3)), which makes its pages present; `reserve` avoids that.
+/// Otherwise blocks of up to 64 KiB are allocated and returned in constant time and without the
+/// heap. Larger blocks are whole pages.
 class memory_pool {
 public:
   static constexpr std::size_t default_alignment = 64;
@@ -165,6 +171,10 @@ public:
 private:
   friend const memory_region* detail::find_bindable(const memory_pool& pool, const void* data,
                                                     std::size_t bytes) noexcept;
+  friend registered_buffer detail::allocate_present(const memory_pool& pool,
+                                                    std::size_t bytes) noexcept;
+
+  registered_buffer allocate_present(std::size_t bytes) const noexcept;
 
   memory_pool(const protection_domain& pd, detail::memory_pool_ptr impl) noexcept
       : pd_(pd), impl_(std::move(impl)) {}

@@ -160,10 +160,12 @@ std::optional<asio::ip::tcp::endpoint> cm_connection::own_address_for_loopback()
 
 error_code cm_connection::resolve(const asio::ip::tcp::endpoint& to, leftovers& left) {
   retire_id(left);
-  left.destroy_ids(); // the next id may be bound to the same port
+  left.destroy_ids_here(); // the next id is bound to the same port
   state_ = state::resolving;
   if (to.address().is_unspecified()) // the kernel would fail in a later step
     return error::unreachable;
+  if (!end_)
+    end_ = std::make_shared<cm_id_end>();
   error_code ec;
   id_ = service_->make_id(shared_from_this(), ec);
   if (ec)

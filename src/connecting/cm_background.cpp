@@ -60,7 +60,7 @@ void cm_connection::on_returned(const std::shared_ptr<connect_call>& call, int e
     const std::lock_guard lock(mutex_);
     if (call_ != call) {
       assert(!call->iwarp);
-      left.ids[0] = call->id;
+      left.unused = call->id;
     } else {
       const bool exists = begin(left); // the context waits for the call
       assert(exists);

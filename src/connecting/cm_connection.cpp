@@ -49,7 +49,8 @@ cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& e
     : context_(asio::query(executor, asio::execution::context)),
       service_(&service),
       gate_(service.gate()),
-      timer_(executor) {}
+      timer_(executor),
+      end_(std::make_shared<cm_id_end>()) {}
 
 // Returns false once the service has shut down; the connection is closed then.
 bool cm_connection::begin(leftovers& left) noexcept {
@@ -58,6 +59,7 @@ bool cm_connection::begin(leftovers& left) noexcept {
     return false;
   if (home_gate_ && home_gate_ != gate_)
     left.home.begin(home_gate_);
+  left.service = service_;
   left.operations = &service_->operations();
   return true;
 }

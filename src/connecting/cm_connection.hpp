@@ -128,7 +128,10 @@ private:
     cm_use own, home; // first, so that the services exist for all that follows
     completion_service* operations = nullptr;
     connect_operation* done = nullptr;
-    std::array<rdma_cm_id*, 2> ids{}; // a retired one and one that lingered
+    cm_service* service = nullptr;
+    call_list ended;              // ids that a background thread destroys
+    call_list ended_here;         // ids that hold a port of the program's choice
+    rdma_cm_id* unused = nullptr; // destroying it does not block a thread of the context
     std::shared_ptr<cm_handler> self;
     std::shared_ptr<void> kept;
     std::shared_ptr<queue_pair_impl> detached, failed;
@@ -136,6 +139,7 @@ private:
     error_code why;
 
     void destroy_ids() noexcept;
+    void destroy_ids_here() noexcept;
   };
 
   class new_home;
@@ -219,6 +223,7 @@ private:
   std::optional<asio::steady_timer> timer_; // until the attempt ends
   state state_ = state::idle;
   rdma_cm_id* id_ = nullptr;
+  std::shared_ptr<cm_id_end> end_;     // for `id_`
   std::shared_ptr<connect_call> call_; // until its result has been taken
   rdma_cm_id* lingering_ = nullptr;    // a retired id that waits for its call or its last event
   bool destroying_ = false;            // rdma_destroy_id waits for the last event

@@ -30,8 +30,15 @@ cm_connection::~cm_connection() {
 }
 
 void cm_connection::leftovers::destroy_ids() noexcept {
-  for (rdma_cm_id*& id : ids)
-    destroy(id);
+  destroy_ids_here();
+  destroy(unused);
+  if (!ended.empty())
+    service->end_ids(ended);
+}
+
+void cm_connection::leftovers::destroy_ids_here() noexcept {
+  while (ended_here.pop()) {
+  }
 }
 
 // From here on the queue pair's context reads the events of the connection. Called in the last
@@ -177,8 +184,11 @@ bool cm_connection::destroying_would_wait() const noexcept {
          is_iwarp(id_->verbs) && (!call_ || is_calling());
 }
 
-// Destroys the id, or keeps it until its last event if destroying it would wait. If a call uses the
-// id, the id outlives the call. On iWARP it then lingers; else the call's return destroys it.
+// Destroys the id, or keeps it until its last event if destroying it would wait for that. If a call
+// uses the id, the id outlives the call. On iWARP it then lingers; else the call's return destroys
+// it. InfiniBand's connection manager, too, may wait: for answers of a peer that ends its side at
+// the same time (cm_destroy_id in the kernel). The program may use the port of an id again, so an
+// id with a port of the program's choice is destroyed at once.
 void cm_connection::retire_id(leftovers& left) noexcept {
   assert(mutex_.held());
   if (id_ == nullptr)
@@ -189,18 +199,21 @@ void cm_connection::retire_id(leftovers& left) noexcept {
     call_.reset();
     return;
   }
-  const bool lingers = destroying_would_wait();
-  if (!lingers)
-    call_.reset();
-  assert((lingers ? lingering_ : left.ids[0]) == nullptr); // else that id would not be destroyed
-  (lingers ? lingering_ : left.ids[0]) = std::exchange(id_, nullptr);
-  if (lingers)
+  if (destroying_would_wait()) {
+    assert(lingering_ == nullptr); // else that id would not be destroyed
+    lingering_ = std::exchange(id_, nullptr);
     self_ = shared_from_this();
+    return;
+  }
+  call_.reset();
+  end_->set(std::exchange(id_, nullptr), shared_from_this());
+  const bool has_port = options_.local && options_.local->port() != 0;
+  (has_port ? left.ended_here : left.ended).push(std::move(end_));
 }
 
 void cm_connection::end_lingering(leftovers& left) noexcept {
-  assert(mutex_.held() && !call_);
-  left.ids[1] = std::exchange(lingering_, nullptr);
+  assert(mutex_.held() && !call_ && left.unused == nullptr);
+  left.unused = std::exchange(lingering_, nullptr);
   left.self = std::move(self_);
 }
 

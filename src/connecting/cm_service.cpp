@@ -30,6 +30,12 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
   return entry ? entry->ndev_ifindex : 0;
 }
 
+// siw's rdma_connect(3) blocks for two minutes if the peer does not answer. A program that asks one
+// dead peer after the other, for 10 s each (the default), has 13 such calls at a time.
+constexpr std::size_t most_calls = 32;
+// Few destructions block, and nothing waits for them but the context's own end.
+constexpr std::size_t most_ends = 8;
+
 struct destroy_channel {
   void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
 };
@@ -142,7 +148,10 @@ struct cm_service::channel {
 };
 
 cm_service::cm_service(asio::execution_context& context)
-    : asio::execution_context::service(context), operations_(completion_service::of(context)) {}
+    : asio::execution_context::service(context),
+      operations_(completion_service::of(context)),
+      calls_(most_calls),
+      ends_(most_ends) {}
 
 cm_service::~cm_service() = default;
 
@@ -292,6 +301,18 @@ bool cm_service::has_background_calls() const {
   return may_be_queued_by_others(channel_->context_scheduler);
 }
 
+// The last reference to an end destroys its id, if no thread can do so.
+void cm_service::end_ids(call_list& ids) noexcept {
+  while (auto id = ids.pop()) {
+    if (!has_background_calls())
+      continue;
+    try {
+      static_cast<void>(ends_.start(std::move(id)));
+    } catch (const std::bad_alloc&) { // of the first thread
+    }
+  }
+}
+
 void cm_service::give_back(std::shared_ptr<cm_call> call) noexcept {
   channel* const c = opened();
   assert(c != nullptr);
@@ -341,6 +362,7 @@ void cm_service::shutdown() {
   }
   close_all(); // destroys the ids that the calls used
   gate_->close();
+  ends_.finish();
 }
 
 bool cm_gate::enter() noexcept {

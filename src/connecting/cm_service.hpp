@@ -18,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -76,6 +77,30 @@ class cm_call : public background_call {
 public:
   /// Called after `cm_service::give_back`, like `cm_handler::on_cm_event`.
   virtual void on_return(const std::shared_ptr<background_call>& self) = 0;
+};
+
+/// The destruction of an id, which may wait for the peer: `cm_service::end_ids`. It is made before
+/// the id, so that the end of a connection needs no memory.
+class cm_id_end final : public background_call {
+public:
+  ~cm_id_end() override { destroy(); }
+  /// Takes over the id, with the handler of the events that are read until it is destroyed.
+  void set(rdma_cm_id* id, std::shared_ptr<cm_handler> handler) noexcept {
+    assert(id_ == nullptr && id != nullptr);
+    id_ = id;
+    handler_ = std::move(handler);
+  }
+  void run(const std::shared_ptr<background_call>&) noexcept override { destroy(); }
+
+private:
+  void destroy() noexcept {
+    if (id_ != nullptr)
+      rdma_destroy_id(std::exchange(id_, nullptr));
+    handler_.reset();
+  }
+
+  rdma_cm_id* id_ = nullptr;
+  std::shared_ptr<cm_handler> handler_;
 };
 
 /// Counts the threads that use a service. The service's shutdown waits for threads of other
@@ -157,6 +182,9 @@ public:
   /// Whether `calls` may be used. If the context's concurrency hint promises that no other thread
   /// uses the context, none may.
   bool has_background_calls() const;
+  /// Destroys the ids of these `cm_id_end` on a background thread: the kernel may wait for the
+  /// peer. Destroys them here if there is no such thread. The shutdown waits for it.
+  void end_ids(call_list& ids) noexcept;
   /// Calls of rdma_cm that would block a thread of the context. The shutdown waits for them.
   background_calls& calls() noexcept { return calls_; }
   /// Passes a call that has returned to the thread that reads the events. Called by `calls`.
@@ -194,8 +222,8 @@ private:
   std::vector<std::weak_ptr<cm_handler>> handlers_;
   std::vector<std::shared_ptr<void>> kept_;
   std::size_t clean_at_ = 64;
-  background_calls calls_;
-  bool stopped_ = false; // handlers that are added later would not be closed
+  background_calls calls_, ends_; // an end does not wait behind calls that hang
+  bool stopped_ = false;          // handlers that are added later would not be closed
 };
 
 asio::ip::tcp::endpoint endpoint_of(const sockaddr* address);

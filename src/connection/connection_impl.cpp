@@ -32,7 +32,8 @@ link_options link_options_of(const connection_options& o) {
 connection_impl::connection_impl(asio::execution_context& context, const memory_pool& pool,
                                  const connection_options& options)
     : link_session(context, pool, handshake::kind::message, link_options_of(options)),
-      options_(options) {
+      options_(options),
+      allocations_(slow_allocations::of(context)) {
   if (options_.pull_bytes == 0)
     options_.pull_bytes = pool.limit() / 2;
 }
@@ -103,6 +104,8 @@ bool connection_impl::run_parts(operation_list& done) {
     if (link_.frames().has_news())
       return true;
   }
+  if (to_come_ && !messages_->puts_off()) [[unlikely]]
+    to_come_.reset(); // the message is read in another way, or not at all
   remote_part_->idle();
   return regions_->run(done) || any;
 }

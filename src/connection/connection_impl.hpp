@@ -9,6 +9,7 @@
 #include "connection/connection_regions.hpp"
 #include "core/free_list.hpp"
 #include "link/link_session.hpp"
+#include "memory/slow_allocation.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -107,6 +108,7 @@ private:
   void cancel(message_receive& op, operation_list& done);
   void begin_pull(const message_action& a);
   bool has_room_to_pull(std::uint64_t bytes) const noexcept;
+  registered_buffer allocate_to_pull(std::size_t bytes, error_code& ec);
   void pull_done(message_pull& p);
   message_pull& pull_of(std::uint32_t slot) noexcept;
   void give_back(message_pull& p) noexcept;
@@ -135,6 +137,8 @@ private:
   std::optional<connection_regions> regions_;
   operation_list active_; // the user's operations, by id
   free_list<message_pull> pulls_;
+  slow_allocations& allocations_;            // used until the link has stopped
+  std::shared_ptr<slow_allocation> to_come_; // memory for the next message to be read
   tally messages_sent_, messages_received_, rendezvous_sent_, rendezvous_received_;
   tally remote_operations_, remote_bytes_;
 };

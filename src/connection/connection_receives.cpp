@@ -174,14 +174,49 @@ void connection_impl::begin_pull(const message_action& a) {
         {reinterpret_cast<void*>(to.addr), a.memory.size, to.lkey, op.request.device_only},
         a.memory);
   }
-  if (has_room_to_pull(a.memory.size)) {
-    error_code ec;
-    p.memory = link_.pool().allocate(a.memory.size, ec);
-    if (!ec)
-      return p.start(p.memory, a.memory);
-  }
-  messages_->refuse(a.slot);
+  error_code ec;
+  p.memory = allocate_to_pull(a.memory.size, ec);
+  if (!ec)
+    return p.start(p.memory, a.memory);
+  if (ec == asio::error::would_block)
+    messages_->put_off(a.slot);
+  else
+    messages_->refuse(a.slot);
   give_back(p);
+}
+
+// Registering much memory takes so long that the other connections of the context would wait. So a
+// background thread does that (`would_block`), and this looks for the result.
+registered_buffer connection_impl::allocate_to_pull(std::size_t bytes, error_code& ec) {
+  constexpr std::size_t much = std::size_t(16) << 20;
+  constexpr std::chrono::milliseconds pause(5);
+  const auto before = to_come_ && to_come_->bytes() == bytes ? to_come_ : nullptr;
+  ec.clear();
+  if (before && before->is_done()) {
+    to_come_.reset();
+    registered_buffer result = before->take(ec);
+    if (!ec && !has_room_to_pull(0)) // meanwhile others have taken what is to be left for them
+      ec = error::pool_limit;
+    return result;
+  }
+  if (!before) {
+    to_come_.reset();
+    if (!has_room_to_pull(bytes)) {
+      ec = error::pool_limit;
+      return {};
+    }
+    if (bytes <= much)
+      return link_.pool().allocate(bytes, ec);
+    if (registered_buffer present = allocate_present(link_.pool(), bytes); present.size() != 0)
+      return present;
+    to_come_ = allocations_.start(link_.pool(), bytes);
+    if (!to_come_)
+      return link_.pool().allocate(bytes, ec);
+  }
+  link_.call_at(link_impl::timer::put_off, protocol_clock::now() + pause,
+                [this] { messages_->go_on(); });
+  ec = asio::error::would_block;
+  return {};
 }
 
 // The peer chooses the size, and how long its memory takes to be read. So a part of the pool's

@@ -28,7 +28,7 @@ struct message_action {
     none,
     prepare,   ///< Make a key for reading exactly the buffers of `send`; then call `prepared` or
                ///< `fail_send`.
-    pull,      ///< Read `memory`; then call `pulled(slot)` or `refuse(slot)`.
+    pull,      ///< Read `memory`; then call `pulled(slot)` or `refuse(slot)`. Or `put_off(slot)`.
     drop,      ///< Discard the bytes of the `pull` of `slot`, also if it is still in progress.
     sent,      ///< `send` has completed; end its key first, if it has one.
     received,  ///< `receive` has completed.

@@ -342,6 +342,7 @@ void message_inbox::stop(const error_code& ec) {
   }
   drop_from(lost);
   unread_ = pulling_ = 0;
+  puts_off_ = false;
   answers_.clear();
 }
 

@@ -27,6 +27,9 @@ public:
   void read_into(std::uint32_t slot, message_in& op);
   void pulled(std::uint32_t slot);
   void refuse(std::uint32_t slot, refusal why);
+  void put_off(std::uint32_t slot);
+  void go_on() noexcept { puts_off_ = false; }
+  bool puts_off() const noexcept { return puts_off_; }
 
   /// Gives the arrived messages to the receives that wait.
   void match();
@@ -114,6 +117,7 @@ private:
   std::uint32_t unanswered_ = 0; // offers of the peer
   error_code no_receives_;       // the error of receives when no messages are left
   bool dropping_ = false;        // arriving messages are dropped
+  bool puts_off_ = false;        // no message is read until the driver goes on
 };
 
 } // namespace asio_rdma::detail

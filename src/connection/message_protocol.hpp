@@ -103,6 +103,15 @@ public:
     inbox_.refuse(slot, why);
   }
 
+  /// Puts off reading the message of `slot`, and those behind it, until `go_on`. No READ of it may
+  /// be outstanding.
+  void put_off(std::uint32_t slot) { inbox_.put_off(slot); }
+  void go_on() {
+    ask_again();
+    inbox_.go_on();
+  }
+  bool puts_off() const noexcept { return inbox_.puts_off(); }
+
 private:
   bool next_control(outgoing_frame& f) override;
   bool next_data(outgoing_frame& f) override;

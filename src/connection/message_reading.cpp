@@ -22,7 +22,7 @@ void message_inbox::uncount(entry& e) noexcept {
 }
 
 bool message_inbox::next_pull(message_action& a) {
-  if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped())
+  if (unread_ == 0 || pulling_ == options_.pulls || link_.stopped() || puts_off_)
     return false;
   auto waiter = waiters_.begin();
   for (entry& e : messages_) {
@@ -111,6 +111,17 @@ void message_inbox::refuse(std::uint32_t slot, refusal why) {
   uncount(*e);
   link_.release(e->slot);
   messages_.erase(e);
+}
+
+// The memory for the message is not there yet. It is read later, and so are those behind it.
+void message_inbox::put_off(std::uint32_t slot) {
+  const auto e = find(slot);
+  assert(e != messages_.end());
+  uncount(*e);
+  e->where = entry::state::offered;
+  ++unread_;
+  --pulling_;
+  puts_off_ = true;
 }
 
 // The receives from `index` on are now matched with other messages. Messages that were read into

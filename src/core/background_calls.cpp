@@ -9,10 +9,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-// siw's rdma_connect(3) blocks for two minutes if the peer does not answer. A program that asks one
-// dead peer after the other, for 10 s each (the default), has 13 such calls at a time.
-constexpr std::size_t most_threads = 32;
-
 /// A thread that is started meanwhile receives no signals of the process: the program's handlers
 /// run on the program's threads.
 class without_signals {
@@ -36,7 +32,7 @@ error_code background_calls::start(std::shared_ptr<background_call> call) {
     const std::lock_guard lock(mutex_);
     if (stopped_)
       return asio::error::operation_aborted;
-    if (calls_ >= idle_ && threads_.size() < most_threads)
+    if (calls_ >= idle_ && threads_.size() < most_threads_)
       if (const error_code ec = start_thread())
         return ec;
     waiting_.push(std::move(call));
@@ -50,7 +46,7 @@ error_code background_calls::start(std::shared_ptr<background_call> call) {
 error_code background_calls::start_thread() {
   const bool first = threads_.empty();
   try {
-    threads_.reserve(most_threads);
+    threads_.reserve(most_threads_);
     const without_signals meanwhile;
     threads_.emplace_back([this] { make_calls(); });
     ++idle_;
@@ -97,6 +93,14 @@ void background_calls::stop() noexcept {
     while (auto call = waiting_.pop())
       dropped.push(std::move(call));
     calls_ = 0;
+  }
+  finish();
+}
+
+void background_calls::finish() noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
   }
   changed_.notify_all();
   for (std::thread& t : threads_) {

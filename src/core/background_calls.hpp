@@ -81,7 +81,7 @@ private:
 /// threads end with this object. They receive no signals.
 class background_calls {
 public:
-  background_calls() = default;
+  explicit background_calls(std::size_t most_threads) noexcept : most_threads_(most_threads) {}
   background_calls(const background_calls&) = delete;
   ~background_calls() { stop(); }
 
@@ -90,14 +90,16 @@ public:
   error_code start(std::shared_ptr<background_call> call);
   /// Removes a call that no thread has begun. Returns false if a thread has begun it.
   bool take_back(const background_call& call) noexcept;
-  /// Drops the calls that no thread has begun, and waits for the others. No call is started
-  /// afterwards.
+  /// Waits until all calls have been made. No call is started afterwards.
+  void finish() noexcept;
+  /// Like `finish`, but drops the calls that no thread has begun.
   void stop() noexcept;
 
 private:
   void make_calls() noexcept;
   error_code start_thread();
 
+  const std::size_t most_threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
   call_list waiting_;

@@ -244,12 +244,13 @@ public:
 
   /// The timers of links and of their sessions.
   enum class timer : std::uint8_t {
-    alive,  ///< Asks the peer for a sign of life.
-    wait,   ///< Logs a long wait for credits.
-    reads,  ///< Looks whether the peer answers READs.
-    memory, ///< Retries to allocate memory for receives.
-    expiry, ///< Ends the expired leases of a connection.
-    look,   ///< Checks whether the peer of a stream has taken bytes.
+    alive,   ///< Asks the peer for a sign of life.
+    wait,    ///< Logs a long wait for credits.
+    reads,   ///< Looks whether the peer answers READs.
+    memory,  ///< Retries to allocate memory for receives.
+    expiry,  ///< Ends the expired leases of a connection.
+    look,    ///< Checks whether the peer of a stream has taken bytes.
+    put_off, ///< Reads a message of a connection that was put off.
     count_
   };
   /// Calls `then` at `when` while the context runs, with the link locked; not if the link is closed

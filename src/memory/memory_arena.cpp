@@ -4,6 +4,7 @@
 #include "memory/memory_arena.hpp"
 #include "verbs/withheld.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -34,6 +35,19 @@ void* map_aligned(std::size_t bytes) noexcept {
     ::munmap(begin, before);
   ::munmap(begin + before + bytes, huge_page - before);
   return begin + before;
+}
+
+// MADV_POPULATE_WRITE (madvise(2)), which the C library's headers lack.
+constexpr int populate_for_writing = 23;
+
+// Makes the pages present, as registering them would do at once. That would hold the lock of the
+// process's memory map, for which all threads wait that map memory, or use a page for the first
+// time. Kernels before 5.14 have no such advice.
+void make_present(char* data, std::size_t bytes) noexcept {
+  constexpr std::size_t part = std::size_t(4) << 20;
+  for (std::size_t done = 0; done < bytes; done += part)
+    if (::madvise(data + done, std::min(part, bytes - done), populate_for_writing) != 0)
+      return;
 }
 
 /// Mapped memory. The destructor unmaps it.
@@ -90,6 +104,8 @@ public:
   }
 
   void register_memory(const protection_domain& pd, access rights, error_code& ec) {
+    if (!has(rights, access::on_demand))
+      make_present(data, size);
     binds = pd.is_open() && pd.get_device().confines_windows() && !has(rights, access::on_demand);
     region_ = register_exactly(pd, data, size, binds ? rights | access::window_bind : rights, ec);
     if (ec)

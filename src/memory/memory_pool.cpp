@@ -53,6 +53,15 @@ const memory_region* detail::find_bindable(const memory_pool& pool, const void* 
   return pool.impl_->find_bindable(data, bytes);
 }
 
+registered_buffer detail::allocate_present(const memory_pool& pool, std::size_t bytes) noexcept {
+  return pool.allocate_present(bytes);
+}
+
+registered_buffer memory_pool::allocate_present(std::size_t bytes) const noexcept {
+  detail::memory_block* const block = impl_->allocate_present(bytes);
+  return block != nullptr ? registered_buffer(block) : registered_buffer();
+}
+
 memory_pool_statistics memory_pool::statistics() const noexcept { return impl_->statistics(); }
 
 std::size_t memory_pool::limit() const noexcept { return impl_->limit(); }

@@ -14,6 +14,16 @@
 
 namespace asio_rdma::detail {
 
+namespace {
+
+// Registering an arena makes its pages present, which takes a millisecond for each MiB, or less,
+// and other threads of the pool may wait meanwhile. So arenas are not larger than this, or than a
+// part of all: their number grows with the logarithm of the size.
+constexpr std::size_t largest_step = std::size_t(32) << 20;
+constexpr std::size_t steps = 32;
+
+} // namespace
+
 memory_pool_impl::pages::pages(share s, std::unique_ptr<memory_arena> m)
     : of_limit(std::move(s)),
       memory(std::move(m)),
@@ -35,14 +45,84 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
   for (;;) {
     if (const run r = take_present_run(bytes); r.arena != nullptr)
       return r;
-    const std::lock_guard growing(growth_);
-    // Another thread may have grown the pool in the meantime.
-    run r = take_present_run(bytes);
-    if (r.arena == nullptr && reclaim_slabs())
-      r = take_present_run(bytes);
-    if (r.arena != nullptr || !grow(bytes, ec))
-      return r;
+    {
+      const std::lock_guard growing(growth_);
+      // Another thread may have grown the pool in the meantime.
+      run r = take_present_run(bytes);
+      if (r.arena == nullptr && reclaim_slabs())
+        r = take_present_run(bytes);
+      if (r.arena != nullptr || (bytes <= largest_step && !grow(bytes, ec)))
+        return r;
+    }
+    if (bytes > largest_step)
+      return take_own_arena(bytes, ec);
   }
+}
+
+// The whole run of a new arena. Other threads allocate and grow the pool while it is registered.
+// If the limit leaves no room for it, unused arenas are released: they are too small for it.
+memory_pool_impl::run memory_pool_impl::take_own_arena(std::size_t bytes, error_code& ec) {
+  std::size_t size = 0;
+  {
+    const std::lock_guard growing(growth_);
+    std::unique_lock lock(mutex_);
+    size = std::min(is_part() ? bytes : round_up(bytes, huge_page),
+                    options_.limit - registered_ - of_parts_);
+    const std::size_t registered = registered_;
+    if (size >= bytes) {
+      registered_ += size;
+      to_come_ += bytes;
+    } else {
+      lock.unlock();
+      if (release_unused() == 0) {
+        ec = error::pool_limit;
+        log_lack(bytes, registered, ec);
+        return {};
+      }
+      size = 0;
+    }
+  }
+  if (size == 0)
+    return take_run(bytes, ec);
+  run result;
+  std::unique_ptr<pages> added; // destroyed after the mutex is unlocked
+  try {
+    share of_limit(whole_.impl().get(), size);
+    if (!of_limit.good()) {
+      ec = error::pool_limit;
+    } else if (auto made = maker_(size, ec)) {
+      added = std::make_unique<pages>(std::move(of_limit), std::move(made));
+      const std::uint32_t first =
+          added->taken.allocate(static_cast<std::uint32_t>(bytes / page_bytes));
+      assert(first == 0);
+      result = {added->memory.get(), added->memory->data + std::size_t(first) * page_bytes};
+    }
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  const std::lock_guard growing(growth_);
+  std::unique_lock lock(mutex_);
+  to_come_ -= bytes;
+  try {
+    if (result.arena != nullptr) {
+      insert(added);
+      return result;
+    }
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+  }
+  const std::size_t registered = registered_ -= size;
+  lock.unlock();
+  log_lack(bytes, registered, ec);
+  return {};
+}
+
+void memory_pool_impl::insert(std::unique_ptr<pages>& added) {
+  assert(mutex_.is_locked());
+  const auto place = std::find_if(arenas_.begin(), arenas_.end(), [&added](const auto& a) {
+    return std::less<>()(added->memory->data, a->memory->data);
+  });
+  arenas_.insert(place, std::move(added));
 }
 
 const memory_pool_impl::pages* memory_pool_impl::arena_of(const void* address) const noexcept {
@@ -110,7 +190,8 @@ std::size_t memory_pool_impl::next_arena(std::size_t registered) const noexcept 
   constexpr std::size_t megabyte = std::size_t(1) << 20;
   if (is_part())
     return std::min(registered / 4 / page_bytes * page_bytes, megabyte);
-  return std::max(registered, options_.first_arena);
+  const std::size_t step = std::min(registered, std::max(largest_step, registered / steps));
+  return std::max(step, options_.first_arena);
 }
 
 std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::make_arena(std::size_t registered,
@@ -155,7 +236,8 @@ void memory_pool_impl::log_lack(std::size_t bytes, std::size_t registered,
             options_.limit, bytes);
 }
 
-// Called under `growth_`, so neither `registered_` nor `of_parts_` grows meanwhile.
+// Called under `growth_`, so `of_parts_` does not grow meanwhile. Only `take_own_arena` may add an
+// arena, which it has counted.
 bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
   assert(growth_.held());
   std::size_t registered = 0, room = 0;
@@ -171,11 +253,9 @@ bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
     return false;
   }
   const std::lock_guard lock(mutex_);
-  registered_ += added->memory->size;
-  const auto place = std::find_if(arenas_.begin(), arenas_.end(), [&added](const auto& a) {
-    return std::less<>()(added->memory->data, a->memory->data);
-  });
-  arenas_.insert(place, std::move(added));
+  const std::size_t size = added->memory->size;
+  insert(added);
+  registered_ += size;
   return true;
 }
 

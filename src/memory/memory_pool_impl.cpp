@@ -236,20 +236,34 @@ bool memory_pool_impl::reclaim_slabs() noexcept {
 // Large blocks.
 
 memory_block* memory_pool_impl::allocate_pages(std::size_t bytes, error_code& ec) {
+  const run r = take_run(round_up(bytes, page_bytes), ec);
+  return r.arena != nullptr ? make_block(bytes, r) : nullptr;
+}
+
+memory_block* memory_pool_impl::allocate_present(std::size_t bytes) noexcept {
+  assert(bytes > largest_small);
+  if (options_.zeroed || bytes > options_.limit) // clearing it takes long, too
+    return nullptr;
+  try {
+    const run r = take_present_run(round_up(bytes, page_bytes));
+    return r.arena != nullptr ? hand_out(make_block(bytes, r), bytes) : nullptr;
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
+memory_block* memory_pool_impl::make_block(std::size_t bytes, const run& r) {
   memory_block* block = nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (spare_ != nullptr)
       block = std::exchange(spare_, spare_->next);
   }
-  std::unique_ptr<memory_block> owned(block != nullptr ? block : new memory_block);
-  const run r = take_run(round_up(bytes, page_bytes), ec);
-  const std::lock_guard lock(mutex_);
-  block = owned.release();
-  if (r.arena == nullptr) {
-    block->next = std::exchange(spare_, block);
-    return nullptr;
+  if (block == nullptr && (block = new (std::nothrow) memory_block) == nullptr) {
+    return_run(r.data);
+    throw std::bad_alloc();
   }
+  const std::lock_guard lock(mutex_);
   block->lkey = r.arena->lkey;
   block->region = r.arena->region;
   block->data = r.data;
@@ -338,7 +352,7 @@ memory_pool_statistics memory_pool_impl::statistics() const noexcept {
   }
   const std::lock_guard lock(mutex_);
   s.blocks_in_use += large_blocks_;
-  s.bytes_in_use += large_bytes_;
+  s.bytes_in_use += large_bytes_ + to_come_;
   s.arenas = arenas_.size();
   s.bytes_registered = registered_ + of_parts_;
   s.bytes_in_use += of_parts_;

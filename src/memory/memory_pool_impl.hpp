@@ -31,7 +31,8 @@ namespace asio_rdma::detail {
 /// blocks count as references, so the pool exists until the last block is returned.
 ///
 /// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add or
-/// remove whole arenas; while it is locked, any one of the others may be locked too.
+/// remove whole arenas; while it is locked, any one of the others may be locked too. It is not
+/// locked while a large arena is registered, which takes long.
 ///
 /// A *part* of another pool, which `memory_pool::in_own_domain` makes, takes each arena's bytes
 /// from the limit of that pool. So its arenas and slabs are small, and it keeps at most one slab of
@@ -45,6 +46,8 @@ public:
 
   /// Returns a block of at least one byte with one reference, or null with the error.
   memory_block* allocate(std::size_t bytes, std::size_t alignment, error_code& ec) noexcept;
+  /// Returns null if that registers or clears memory. More bytes than `largest_small`.
+  memory_block* allocate_present(std::size_t bytes) noexcept;
   void reserve(std::size_t bytes, error_code& ec) noexcept;
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
@@ -122,6 +125,7 @@ private:
 
   memory_block* allocate_small(std::size_t index, std::size_t bytes, error_code& ec);
   memory_block* allocate_pages(std::size_t bytes, error_code& ec);
+  memory_block* make_block(std::size_t bytes, const run& r);
   memory_block* hand_out(memory_block* block, std::size_t bytes) noexcept;
   static memory_block* take(slab& from, std::size_t bytes) noexcept;
   static void return_small(memory_block* block) noexcept;
@@ -137,8 +141,10 @@ private:
 
   run take_run(std::size_t bytes, error_code& ec);
   run take_present_run(std::size_t bytes) noexcept;
+  run take_own_arena(std::size_t bytes, error_code& ec);
   void return_run(char* data) noexcept;
   bool grow(std::size_t bytes, error_code& ec);
+  void insert(std::unique_ptr<pages>& added);
   std::size_t release_unused() noexcept;
   std::unique_ptr<pages> remove(arenas::iterator which) noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
@@ -162,8 +168,9 @@ private:
   std::chrono::steady_clock::time_point logged_at_{}; // guarded by `growth_`
   mutable detail::mutex mutex_;                       // guards the following members
   arenas arenas_;
-  std::size_t registered_ = 0;
-  std::size_t of_parts_ = 0; // bytes that parts have registered; grows under `growth_` too
+  std::size_t registered_ = 0; // with those that are being registered
+  std::size_t to_come_ = 0;    // bytes of blocks whose arenas are being registered
+  std::size_t of_parts_ = 0;   // bytes that parts have registered; grows under `growth_` too
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;
   memory_block* large_ = nullptr; // blocks in use

@@ -24,6 +24,26 @@ void check(bool holds, const char* what) {
     throw std::system_error(errno, std::generic_category(), what);
 }
 
+/// Destroys the ids of peers that have ended, each on a thread of its own: on rxe that takes ten
+/// seconds and more if the victim ends its side at the same time. The end of the process waits.
+class leaving_ids {
+public:
+  ~leaving_ids() {
+    for (std::thread& t : threads_)
+      t.join();
+  }
+  static void add(rdma_cm_id* id, rdma_event_channel* channel) {
+    static leaving_ids all;
+    all.threads_.emplace_back([id, channel] {
+      ::rdma_destroy_id(id);
+      ::rdma_destroy_event_channel(channel);
+    });
+  }
+
+private:
+  std::deque<std::thread> threads_;
+};
+
 } // namespace
 
 bare_peer::bare_peer(std::uint32_t port, const shape& s) : shape_(s), port_(port) { open(); }
@@ -67,7 +87,7 @@ void bare_peer::close() {
   if (id_ != nullptr && id_->qp != nullptr)
     ::rdma_destroy_qp(id_);
   if (id_ != nullptr)
-    ::rdma_destroy_id(std::exchange(id_, nullptr));
+    leaving_ids::add(std::exchange(id_, nullptr), std::exchange(channel_, nullptr));
   for (ibv_mr* const m : std::exchange(further_, {}))
     ::ibv_dereg_mr(m);
   if (mr_ != nullptr)
@@ -176,6 +196,10 @@ std::optional<ibv_wc_status> bare_peer::poll(std::uint64_t id, std::chrono::mill
     if (n == 0) {
       if (std::chrono::steady_clock::now() > end)
         return {};
+      if (hears_end()) { // all that came before it has been polled
+        ended_ = true;
+        return {};
+      }
       std::this_thread::sleep_for(50us);
       continue;
     }
@@ -191,6 +215,13 @@ std::optional<ibv_wc_status> bare_peer::poll(std::uint64_t id, std::chrono::mill
     if (c.wr_id == id || (id < of_send && (ended_ || !arrived_.empty())))
       return c.status;
   }
+}
+
+// Whether the victim has ended the connection: it answers nothing any more, and the device would
+// repeat requests for seconds.
+bool bare_peer::hears_end() {
+  pollfd p{channel_->fd, POLLIN, 0};
+  return ::poll(&p, 1, 0) == 1 && next_event() == RDMA_CM_EVENT_DISCONNECTED;
 }
 
 bool bare_peer::send(bytes_view frame) {

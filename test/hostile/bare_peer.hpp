@@ -92,6 +92,7 @@ private:
   void open();
   void close();
   rdma_cm_event_type next_event(byte_vector* data = nullptr);
+  bool hears_end();
   void post_receive(std::uint64_t index);
   /// Takes completions until one with this id, or until the time is over.
   std::optional<ibv_wc_status> poll(std::uint64_t id, std::chrono::milliseconds patience);

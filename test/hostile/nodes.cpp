@@ -98,11 +98,31 @@ global_message of(kind what, std::uint32_t id = 1) {
 
 } // namespace
 
-TEST_CASE("nodes: joins and leaves without end") {
+namespace {
+
+void join_and_leave(std::size_t times) {
   siege s;
-  for (std::size_t i = 0; i < repetitions(100); ++i) {
+  for (std::size_t i = 0; i < times; ++i) {
     node n(s.report()->nodes_port, static_cast<node_id>(100 + i % 1000), i % 3);
     CHECK(n.connected);
+  }
+  s.check();
+}
+
+} // namespace
+
+TEST_CASE("nodes: joins and leaves without end") { join_and_leave(repetitions(100)); }
+TEST_CASE("nodes: 1000 joins and leaves", "[.long]") { join_and_leave(1000); }
+
+TEST_CASE("nodes: 150,000 requests of a node that takes the answers", "[.long]") {
+  siege s;
+  {
+    node n(s.report()->nodes_port, 93);
+    REQUIRE(n.connected);
+    std::uint32_t sent = 0;
+    while (sent < 150'000 && n.say(of(kind::allocate, sent)))
+      ++sent;
+    CHECK(sent == 150'000);
   }
   s.check();
 }

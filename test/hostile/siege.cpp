@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
+#include <sys/resource.h>
 #include <thread>
 
 namespace test {
@@ -21,6 +22,14 @@ constexpr int slower = is_sanitized ? 5 : 1;
 std::uint64_t in_ns(std::chrono::nanoseconds t) { return static_cast<std::uint64_t>(t.count()); }
 
 } // namespace
+
+siege::many_descriptors::many_descriptors() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  }
+}
 
 siege::siege() {
   until([&] { return report_->state != hostile_report::starting; }, "the victim's start");

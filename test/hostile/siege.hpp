@@ -35,6 +35,11 @@ private:
   void measure();
   bool lives() { return report_->state == hostile_report::ready && !victim_.has_ended(); }
 
+  /// For many peers, this process and the victim may have as many descriptors as the system
+  /// permits.
+  struct many_descriptors {
+    many_descriptors();
+  } permit_;
   shared_report report_;
   child_process victim_{"the victim of hostile peers", victim_variables(report_)};
   std::optional<good_clients> clients_;

@@ -31,6 +31,10 @@ TEST_CASE("silence: connectors that do not go on after their requests") {
   fall_silent_in_the_handshake(repetitions(40));
 }
 
+TEST_CASE("silence: 1000 connectors that do not go on after their requests", "[.long]") {
+  fall_silent_in_the_handshake(1000);
+}
+
 TEST_CASE("silence: peers that send nothing after the handshake") {
   siege s;
   {

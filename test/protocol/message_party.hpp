@@ -28,6 +28,7 @@ public:
   std::function<void(const remote_buffer&)> on_pull;
   std::function<bool()> goes_straight; ///< Whether a message tries to be sent at once.
   std::size_t sent_at_once = 0;
+  std::size_t begun_pulls = 0;
 
   // Actions of the application.
 
@@ -122,8 +123,13 @@ protected:
     }
     return true;
   }
-  /// Completes a READ of an offered message. False if none is pending.
+  /// Completes a READ of an offered message, or goes on after one was put off. False if none is
+  /// pending.
   bool pull_step(const chooser& pick) {
+    if (messages.puts_off() && (pulls.empty() || pick(2) == 0)) {
+      messages.go_on();
+      return true;
+    }
     if (pulls.empty())
       return false;
     const auto i = pulls.begin() + pick(static_cast<std::uint32_t>(pulls.size()));
@@ -152,6 +158,10 @@ protected:
       break;
     }
     case message_action::kind::pull:
+      if (a.memory.size % 4 == 0 && ++begun_pulls % 4 == 0) {
+        messages.put_off(a.slot);
+        break;
+      }
       pulls.push_back({a.slot, a.memory, nullptr, false});
       if (a.memory.size % 4 != 0) {
         auto& op = static_cast<receive_op&>(*a.receive);

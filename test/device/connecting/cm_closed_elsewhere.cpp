@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: BSL-1.0
-// A queue pair that one thread closes while another takes the next step to connect it.
+// A queue pair that one thread closes while another takes the next step to connect it, and ids that
+// a thread of the library's destroys.
 #include "catch.hpp"
 #include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
 #include "queues/queue_pair_impl.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <optional>
 #include <thread>
 
 namespace test::cm_closed_elsewhere_tests {
@@ -101,6 +105,48 @@ TEST_CASE("a queue pair is closed beside each step that connects it") {
       CHECK(step >= 3);
     }
   }
+}
+
+// As on rxe, if the peer ends its side at the same time.
+TEST_CASE("a context does other work while rdma_destroy_id blocks", "[h17]") {
+  const connections_check nothing_left;
+  std::atomic<bool> ending = false, may_return = false;
+  std::atomic<int> blocked = 0;
+  const hooks functions{};
+  std::optional<meeting> m(std::in_place);
+  m->meet();
+  const auto wait_for = [](const auto& condition) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (!condition() && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+  };
+  before_destruction = [&, listening = m->listener->native_handle()](const rdma_cm_id* id) {
+    if (id == listening || may_return)
+      return;
+    ++blocked;
+    wait_for([&] { return may_return.load(); });
+  };
+  m->a.close();
+  m->b.close();
+  m->a.open(m->pd);
+  m->b.open(m->pd);
+  m->accepted = m->connected = {};
+  m->meet();
+  CHECK(m->carries("meanwhile"));
+  wait_for([&] { return blocked == 2; });
+  CHECK(blocked == 2);
+  CHECK_FALSE(may_return);
+
+  std::thread releasing([&] {
+    while (!ending)
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5)); // no check depends on it
+    may_return = true;
+  });
+  ending = true;
+  m.reset(); // waits until the ids are destroyed
+  CHECK(may_return);
+  releasing.join();
 }
 
 } // namespace test::cm_closed_elsewhere_tests

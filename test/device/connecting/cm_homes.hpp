@@ -27,8 +27,11 @@ inline void until_all(std::initializer_list<asio::io_context*> contexts,
 
 /// A context that connects and a context that accepts, for queue pairs of a third context.
 struct makers {
+  explicit makers(int concurrency_hint = 1)
+      : connecting(concurrency_hint), accepting(concurrency_hint) {}
+
   connection connected, accepted;
-  std::optional<asio::io_context> connecting{1}, accepting{1};
+  std::optional<asio::io_context> connecting, accepting;
   std::optional<connector> initiator{*connecting};
   std::optional<acceptor> listener{std::in_place, *accepting,
                                    endpoint(device_address(open_device()), 0)};

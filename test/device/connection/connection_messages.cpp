@@ -10,9 +10,12 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <poll.h>
+#include <string_view>
+#include <thread>
 
 namespace test::connection_messages_tests {
 namespace {
@@ -213,6 +216,67 @@ TEST_CASE("a message's handler is called before its completion queue is armed ag
   t.until([&] { return arms != 0; });
   CHECK(came);
   CHECK(arms == before);
+}
+
+// The pool calls `log` in the thread that registers the arena, if there are no reserved huge pages.
+TEST_CASE("a context does other work while memory for a long message is registered", "[h17]") {
+  std::atomic<bool> entered = false, may_return = false;
+  std::thread::id registers;
+  memory_pool_options options;
+  options.first_arena = std::size_t(1) << 20; // not of huge pages
+  options.log = [&](std::string_view) {
+    registers = std::this_thread::get_id();
+    entered = true;
+    for (const auto end = std::chrono::steady_clock::now() + 20s;
+         !may_return && std::chrono::steady_clock::now() < end;)
+      std::this_thread::sleep_for(100us);
+  };
+  constexpr std::size_t length = std::size_t(20) << 20;
+  talk t;
+  const memory_pool pool(t.pd, options);
+  asio_rdma::connection c(t.io), d(t.io);
+  c.open(t.pool);
+  d.open(pool);
+  outcome<connection_info> accepted, connected;
+  t.listener.async_accept(d, accepted.handler());
+  t.initiator.async_connect(c, t.listener.local_endpoint(), connected.handler());
+  t.until([&] { return accepted.done() && connected.done(); });
+  const auto bytes = pattern(length, 5);
+  sent s;
+  outcome<message> r;
+  c.async_send(asio::buffer(bytes), s.handler());
+  d.async_receive(r.handler());
+  t.until([&] { return entered || r.done(); });
+  if (!entered)
+    return not_on_this_device("a system without reserved huge pages");
+  t.exchange(100);
+  CHECK_FALSE(r.done());
+  CHECK(registers != std::this_thread::get_id());
+  const std::string end = GENERATE(as<std::string>(), "it arrives", "the receive is cancelled",
+                                   "the connection is closed");
+  INFO(end);
+  if (end == "the receive is cancelled") {
+    d.cancel();
+    t.until([&] { return r.done(); });
+    CHECK(r.ec == asio::error::operation_aborted);
+    may_return = true;
+    r = {};
+    d.async_receive(r.handler());
+  } else if (end == "the connection is closed") {
+    d.close();
+    t.until([&] { return r.done() && s.done(); });
+    CHECK(r.ec == asio::error::operation_aborted);
+    CHECK(s.ec);
+    may_return = true;
+    t.until([&] { return pool.statistics().bytes_in_use == 0; });
+    return;
+  }
+  may_return = true;
+  t.until([&] { return s.done() && r.done(); });
+  REQUIRE(s.succeeded());
+  REQUIRE(r.succeeded());
+  REQUIRE(r.value.size() == length);
+  CHECK(is_pattern(r.value.payload.data(), length, 5));
 }
 
 } // namespace test::connection_messages_tests

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: BSL-1.0
+// Blocks of a pool that are larger than its arenas.
+#include "catch.hpp"
+#include "core/size_classes.hpp"
+#include "unit/memory/plain_arenas.hpp"
+
+#include <boost/asio/io_context.hpp>
+
+#include "memory/slow_allocation.hpp"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace asio_rdma;
+
+constexpr std::size_t mega = std::size_t(1) << 20;
+
+} // namespace
+
+TEST_CASE("arenas double up to 32 MiB, or a part of all") {
+  test::plain_arenas arenas;
+  memory_pool_options options;
+  options.limit = 4096 * mega;
+  const memory_pool pool = arenas.pool(options);
+  std::size_t before = 0;
+  std::vector<registered_buffer> all;
+  while (before < 2048 * mega) {
+    all.push_back(pool.allocate(mega));
+    const std::size_t now = pool.statistics().bytes_registered;
+    const std::size_t grown = now - before;
+    if (grown != 0 && before != 0) {
+      CAPTURE(before);
+      CHECK(grown ==
+            std::min(before, std::max(32 * mega, detail::round_up(before / 32, 2 * mega))));
+    }
+    before = now;
+  }
+}
+
+TEST_CASE("a large block has an arena of its size") {
+  test::plain_arenas arenas;
+  memory_pool_options options;
+  options.limit = 100 * mega;
+  const memory_pool pool = arenas.pool(options);
+  registered_buffer large = pool.allocate(41 * mega);
+  CHECK(pool.statistics().bytes_registered == 42 * mega);
+  CHECK(pool.allocate(mega).size() == mega); // of the rest
+  CHECK(arenas.made == 1);
+  error_code ec;
+  CHECK(pool.allocate(60 * mega, ec).empty());
+  CHECK(ec == error::pool_limit);
+  CHECK(pool.allocate(58 * mega, ec).size() == 58 * mega); // up to the limit
+  CHECK(pool.statistics().bytes_registered == options.limit);
+  large = {};
+  CHECK(pool.allocate(40 * mega, ec).size() == 40 * mega);
+  CHECK(arenas.made == 2);
+  CHECK(pool.allocate(70 * mega, ec).size() == 70 * mega); // in place of both
+  CHECK(arenas.made == 3);
+  CHECK(pool.trim() == 70 * mega);
+}
+
+TEST_CASE("a large block for which there is no memory leaves nothing") {
+  test::plain_arenas arenas;
+  arenas.largest = 40 * mega;
+  const memory_pool pool = arenas.pool();
+  error_code ec;
+  CHECK(pool.allocate(41 * mega, ec).empty());
+  CHECK(ec == error::memory_limit);
+  CHECK(pool.statistics().bytes_registered == 0);
+  CHECK(pool.statistics().bytes_in_use == 0);
+}
+
+TEST_CASE("other threads use the pool while a large arena is registered") {
+  test::plain_arenas arenas;
+  std::atomic<bool> entered = false, may_return = false;
+  const memory_pool pool{detail::memory_pool_ptr(new detail::memory_pool_impl(
+      memory_pool_options(),
+      [&](std::size_t bytes, error_code&) -> std::unique_ptr<detail::memory_arena> {
+        if (bytes > 32 * mega) {
+          entered = true;
+          entered.notify_all();
+          may_return.wait(false);
+        }
+        return std::make_unique<test::plain_arenas::arena>(arenas, bytes);
+      }))};
+  asio::io_context io;
+  const auto slow = detail::slow_allocations::of(io).start(pool, 400 * mega);
+  REQUIRE(slow);
+  entered.wait(false);
+  CHECK_FALSE(slow->is_done());
+  std::vector<registered_buffer> all;
+  while (pool.statistics().arenas < 4)
+    all.push_back(pool.allocate(mega));
+  CHECK(detail::allocate_present(pool, 33 * mega).empty());
+  CHECK(pool.statistics().bytes_in_use == (400 + all.size()) * mega);
+  all.clear();
+  CHECK(pool.trim() != 0);
+  may_return = true;
+  may_return.notify_all();
+  while (!slow->is_done())
+    std::this_thread::yield();
+  error_code ec;
+  registered_buffer block = slow->take(ec);
+  CHECK_FALSE(ec);
+  CHECK(block.size() == 400 * mega);
+  CHECK(pool.statistics().bytes_in_use == 400 * mega);
+  block = {};
+  CHECK(detail::allocate_present(pool, 400 * mega).size() == 400 * mega);
+  CHECK(arenas.alive == 1);
+}
+
+TEST_CASE("a context that no other thread may use allocates large blocks itself") {
+  test::plain_arenas arenas;
+  const memory_pool pool = arenas.pool();
+  asio::io_context io(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE);
+  CHECK(detail::slow_allocations::of(io).start(pool, 40 * mega) == nullptr);
+  CHECK(arenas.made == 0);
+}
