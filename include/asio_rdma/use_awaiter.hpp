@@ -16,8 +16,8 @@ namespace asio_rdma {
 /// The type of `use_awaiter`.
 struct use_awaiter_t {};
 
-/// A completion token for coroutines of any type but `asio::awaitable`: those of the program, and of
-/// libraries whose promises do not limit what is awaited. The initiating function returns an
+/// A completion token for coroutines of any type but `asio::awaitable`: those of the program, and
+/// of libraries whose promises do not limit what is awaited. The initiating function returns an
 /// awaiter, to be awaited once:
 ///
 ///     const std::size_t n = co_await qp.async_receive(buffer, asio_rdma::use_awaiter);
