@@ -176,7 +176,7 @@ private:
 
   registered_buffer allocate_present(std::size_t bytes) const noexcept;
 
-  memory_pool(const protection_domain& pd, detail::memory_pool_ptr impl) noexcept
+  memory_pool(detail::memory_pool_ptr impl, const protection_domain& pd) noexcept
       : pd_(pd), impl_(std::move(impl)) {}
 
   protection_domain pd_;

@@ -303,11 +303,11 @@ bool cm_service::has_background_calls() const {
 
 // The last reference to an end destroys its id, if no thread can do so.
 void cm_service::end_ids(call_list& ids) noexcept {
-  while (auto id = ids.pop()) {
+  while (auto end = ids.pop()) {
     if (!has_background_calls())
       continue;
     try {
-      static_cast<void>(ends_.start(std::move(id)));
+      static_cast<void>(ends_.start(std::move(end)));
     } catch (const std::bad_alloc&) { // of the first thread
     }
   }

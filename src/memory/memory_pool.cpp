@@ -22,8 +22,9 @@ memory_pool memory_pool::in_own_domain(error_code& ec) const {
     return {};
   const memory_pool& whole = impl_->whole().is_open() ? impl_->whole() : *this;
   const memory_pool_options& o = whole.impl_->options();
-  return {own, detail::memory_pool_ptr(
-                   new detail::memory_pool_impl(o, detail::registered_arenas(own, o), whole))};
+  detail::memory_pool_ptr impl(
+      new detail::memory_pool_impl(o, detail::registered_arenas(own, o), whole));
+  return {std::move(impl), own};
 }
 
 registered_buffer memory_pool::allocate(std::size_t bytes, std::size_t alignment,
