@@ -37,8 +37,9 @@ TEST_CASE("handshake: each field at its limits") {
                               {12, 4}, {16, 1}, {17, 1}, {18, 2}, {20, 4}};
   for (const kind what : {kind::message, kind::stream})
     for (const field& f : fields)
-      for (const std::uint64_t value : {std::uint64_t(0), std::uint64_t(1), std::uint64_t(5),
-                                        std::uint64_t(0x7fffffff), ~std::uint64_t(0)}) {
+      for (const std::uint64_t value :
+           {std::uint64_t(0), std::uint64_t(1), std::uint64_t(detail::handshake::version + 1),
+            std::uint64_t(0x7fffffff), ~std::uint64_t(0)}) {
         CAPTURE(int(what), f.at, value);
         bare_peer p(port_of(s, what));
         byte_vector bytes = record(p, what);

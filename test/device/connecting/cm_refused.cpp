@@ -173,22 +173,28 @@ TEST_CASE("requests that were withdrawn leave the backlog") {
     return not_on_this_device("a connector that gives up still waits for the answer");
   connect_options impatient;
   impatient.timeout = milliseconds(50);
-  std::list<caller> given_up, callers;
+  std::list<caller> callers;
   int ended = 0;
-  const auto connect = [&](caller& c, const connect_options& o) {
-    m.initiator->async_connect(c.qp, m.where(), o, [&](error_code ec, connection_info info) {
+  const auto connect = [&](connector& from, caller& c, const connect_options& o) {
+    from.async_connect(c.qp, m.where(), o, [&](error_code ec, connection_info info) {
       ++ended;
       c.connected.handler()(ec, std::move(info));
     });
   };
-  for (int i = 0; i < 2; ++i)
-    connect(given_up.emplace_back(m.io, m.pd), impatient);
-  m.until([&] { return ended == 2; });
-  for (const caller& c : given_up)
-    CHECK(c.connected.ec == asio::error::timed_out);
+  {
+    asio::io_context theirs; // its end waits for that of the ids, which withdraws the requests
+    connector from(theirs);
+    std::list<caller> given_up;
+    const auto takes_requests = asio::make_work_guard(m.io);
+    for (int i = 0; i < 2; ++i)
+      connect(from, given_up.emplace_back(theirs, m.pd), impatient);
+    until({&m.io, &theirs}, [&] { return ended == 2; });
+    for (const caller& c : given_up)
+      CHECK(c.connected.ec == asio::error::timed_out);
+  }
   // Of three requests two have room, and the accepting sides get these.
   for (int i = 0; i < 3; ++i)
-    connect(callers.emplace_back(m.io, m.pd), {});
+    connect(*m.initiator, callers.emplace_back(m.io, m.pd), {});
   m.until([&] { return ended >= 3; });
   queue_pair second(m.io, m.pd);
   connection accepted;

@@ -254,8 +254,10 @@ TEST_CASE("blocks that a device keeps do not return to their pool") {
 }
 
 TEST_CASE("a block that a device keeps does not return to its pool though memory fails") {
-  // Without memory for the list of what is kept, the block is kept to the end of the process.
+  // Without memory for the list of what is kept, the block is kept to the end of the process. The
+  // other allocations of a close do not concern the block.
   bool failed = true;
+  std::size_t kept = 0;
   for (std::size_t n = 1; failed; ++n) {
     CAPTURE(n);
     pair p;
@@ -273,8 +275,10 @@ TEST_CASE("a block that a device keeps does not return to its pool though memory
     CHECK(pool.statistics().blocks_in_use == 1);
     faults.clear();
     pool.trim();
-    CHECK(pool.statistics().blocks_in_use == (failed ? 1 : 0));
+    CHECK(pool.statistics().blocks_in_use <= (failed ? 1u : 0u));
+    kept += pool.statistics().blocks_in_use;
   }
+  CHECK(kept != 0);
 }
 
 } // namespace test::withheld_tests
