@@ -259,7 +259,9 @@ memory_block* memory_pool_impl::make_block(std::size_t bytes, const run& r) {
     if (spare_ != nullptr)
       block = std::exchange(spare_, spare_->next);
   }
-  if (block == nullptr && (block = new (std::nothrow) memory_block) == nullptr) {
+  if (block == nullptr)
+    block = new (std::nothrow) memory_block;
+  if (block == nullptr) {
     return_run(r.data);
     throw std::bad_alloc();
   }
