@@ -85,6 +85,7 @@ struct cm_id final : librdmacm_id, wire_owner, removable {
   cm_state state = cm_state::idle;
   bool synchronous = false; ///< the library waits for each event itself
   acknowledged_events events_got;
+  bool is_ending = false; ///< rdma_destroy_id(3) has begun: no event comes any more
 
   // ---- addresses
   int port_holder = -1; ///< a socket that keeps the port: of TCP, or of UDP for datagrams

@@ -186,6 +186,7 @@ SOFT_EXPORT int rdma_destroy_id(rdma_cm_id* base) {
   {
     const engine::lock_guard lock(engine::get());
     withdraw(id);
+    id.is_ending = true;
     drop_events(cm_id::channel_of(id.channel), id, left);
     release_port(id);
   }

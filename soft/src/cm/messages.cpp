@@ -122,6 +122,8 @@ cm_id* find_listener(sockaddr& address) {
 
 void cm_id::tell(rdma_cm_event_type what, int status, const private_data* data,
                  std::uint8_t data_field) {
+  if (is_ending)
+    return;
   cm_event* const e = make_event(*this, what, data, data_field);
   e->status = status;
   channel_of(channel).events.push(e);

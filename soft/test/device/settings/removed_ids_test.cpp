@@ -6,7 +6,10 @@
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <cstdlib>
+#include <memory>
 #include <rdma/rdma_cma.h>
+#include <thread>
+#include <utility>
 
 using namespace soft::test;
 
@@ -138,4 +141,31 @@ TEST_CASE("The ids may learn of the removal after the device") {
   const destroying_works allowed;
   for (cm_end* const each : {&p.client, &p.server})
     rdma_destroy_qp(each->id);
+}
+
+// The destruction waits for the acknowledgement of an event that the program holds.
+TEST_CASE("An id that is being destroyed gets no event of the removal") {
+  const destroying_works allowed;
+  cm_end listener, client;
+  const sockaddr_in at = listen(listener, false);
+  request(client, at);
+  rdma_cm_id* const given = listener.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+  rdma_conn_param p{};
+  REQUIRE(rdma_accept(given, &p) == 0);
+  std::jthread destroying;
+  std::unique_ptr<rdma_cm_event, destroys<rdma_ack_cm_event>> held;
+  {
+    rdma_cm_event* e = nullptr;
+    REQUIRE(rdma_get_cm_event(client.channel, &e) == 0);
+    held.reset(e);
+  }
+  destroying = std::jthread([id = std::exchange(client.id, nullptr)] { rdma_destroy_id(id); });
+  listener.expect(RDMA_CM_EVENT_REJECTED); // tells that the destruction has begun
+  const with_settings set(std::string("mlx5,") + GENERATE("", "ids_last=1,") +
+                          "event=now:device_fatal");
+  CHECK_FALSE(client.has_event());
+  held.reset();
+  destroying.join();
+  CHECK_FALSE(client.has_event());
+  rdma_destroy_id(given);
 }
