@@ -61,13 +61,6 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& a) {
     if (a.srq != nullptr)
       a.cap.max_recv_wr = a.cap.max_recv_sge = 0;
     auto* const made = new queue_pair(a);
-    {
-      const engine::lock_guard lock(engine::get());
-      if (!made->open()) {
-        delete made;
-        return fail(ENOMEM);
-      }
-    }
     ibv_qp& q = made->qp_base;
     q.context = pd->context;
     q.qp_context = a.qp_context;
@@ -75,9 +68,17 @@ ibv_qp* create(ibv_pd* pd, ibv_qp_init_attr& a) {
     q.send_cq = a.send_cq;
     q.recv_cq = a.recv_cq;
     q.srq = a.srq;
-    q.handle = q.qp_num;
     q.state = IBV_QPS_RESET;
     q.qp_type = a.qp_type;
+    {
+      // From `open` on, other threads find the queue pair.
+      const engine::lock_guard lock(engine::get());
+      if (!made->open()) {
+        delete made;
+        return fail(ENOMEM);
+      }
+      q.handle = q.qp_num;
+    }
     ++completion_queue::of(a.send_cq).users;
     ++completion_queue::of(a.recv_cq).users;
     if (a.srq != nullptr)
