@@ -14,6 +14,7 @@
 #include <memory>
 #include <new>
 #include <random>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -41,11 +42,17 @@ cm_channel* make_channel() {
   return made.release();
 }
 
-// Takes the events of an id that the program has not got.
+// Takes the events of an id that the program has not got. Those of a request are behind the request
+// itself, and go with it: another thread that reads events must not find one alone.
 std::vector<cm_event*> take_events(cm_channel& c, const cm_id& id) {
   std::vector<cm_event*> taken;
-  c.events.remove_if([&](const cm_event* e) { return e->counted_for == &id; },
-                     [&](cm_event* e) { taken.push_back(e); });
+  std::unordered_set<const cm_id*> ids{&id};
+  c.events.remove_if([&](const cm_event* e) { return ids.contains(e->counted_for); },
+                     [&](cm_event* e) {
+                       taken.push_back(e);
+                       if (e->event == RDMA_CM_EVENT_CONNECT_REQUEST)
+                         ids.insert(&cm_id::of(e->id));
+                     });
   return taken;
 }
 

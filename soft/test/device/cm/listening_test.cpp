@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Which requests reach a listener of this process: rdma_listen(3).
+#include "support/cm_pair.hpp"
 #include "support/fixture.hpp"
 #include "support/other_machine.hpp"
 #include "support/processes.hpp"
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <utility>
 
 using namespace soft::test;
 
@@ -102,4 +104,35 @@ TEST_CASE("A listener at any address of IPv6 gets requests of IPv4 unless it is 
   CHECK_FALSE(reaches(address("::"), address("127.0.0.1"), true));
   CHECK(reaches(address("::1"), address("::1"), false));
   CHECK(reaches(address("0.0.0.0"), address("127.0.0.2"), false));
+}
+
+// The connector gives up, so the request has an event besides the listener's.
+TEST_CASE("A listener takes the events of its requests to another channel, or to its end") {
+  cm_end other, at, from; // its channel outlives the listener
+  REQUIRE(rdma_create_id(at.channel, &at.id, nullptr, RDMA_PS_TCP) == 0);
+  sockaddr_in to = local_address(0);
+  REQUIRE(rdma_bind_addr(at.id, reinterpret_cast<sockaddr*>(&to)) == 0);
+  REQUIRE(rdma_listen(at.id, 4) == 0);
+  to.sin_port = rdma_get_src_port(at.id);
+  REQUIRE(rdma_create_id(from.channel, &from.id, nullptr, RDMA_PS_TCP) == 0);
+  REQUIRE(rdma_resolve_addr(from.id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
+  from.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+  REQUIRE(rdma_resolve_route(from.id, 1000) == 0);
+  from.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  rdma_conn_param p{};
+  REQUIRE(rdma_connect(from.id, &p) == 0);
+  REQUIRE(rdma_destroy_id(std::exchange(from.id, nullptr)) == 0);
+  REQUIRE(at.has_event());
+  SECTION("to another channel") {
+    REQUIRE(rdma_migrate_id(at.id, other.channel) == 0);
+    REQUIRE_FALSE(at.has_event());
+    rdma_cm_id* const request = other.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
+    REQUIRE(other.has_event());
+    CHECK(other.expect(RDMA_CM_EVENT_REJECTED) == request);
+    rdma_destroy_id(request);
+  }
+  SECTION("to its end") {
+    rdma_destroy_id(std::exchange(at.id, nullptr));
+    CHECK_FALSE(at.has_event());
+  }
 }
