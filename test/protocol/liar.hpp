@@ -4,6 +4,9 @@
 #pragma once
 
 #include "lies.hpp"
+#include "simulation.hpp"
+
+#include "catch.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +20,17 @@ namespace protocol_test {
 struct liar_totals {
   std::size_t steps = 0, worlds = 0, lies = 0, violations = 0, survived = 0, frames = 0;
 };
+
+/// Reports the totals. The honest side must have met lies, and survived some of them.
+inline void check_lies(const liar_totals& t) {
+  WARN(t.steps << " steps in " << t.worlds << " worlds from seed " << simulation::first_seed()
+               << ": " << t.frames << " frames of the honest side, " << t.lies << " lies, "
+               << t.violations << " worlds that a lie has ended, " << t.survived
+               << " that lived on");
+  CHECK(t.lies > t.steps / 1000);
+  CHECK(t.violations > 0);
+  CHECK(t.survived > 0);
+}
 
 /// The link between the two sides. The liar is a whole party, so that most of what it says is true
 /// and its lies come in any state of the honest side.
