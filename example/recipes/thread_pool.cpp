@@ -46,13 +46,13 @@ awaitable<void> session(connection client, service& s) {
   }
 }
 
-awaitable<void> accept(asio_rdma::acceptor acceptor, memory_pool memory, asio::thread_pool& threads,
-                       service& s) {
+awaitable<void> accept(std::shared_ptr<asio_rdma::acceptor> acceptor, memory_pool memory,
+                       asio::thread_pool& threads, service& s) {
   for (;;) {
     const auto strand = asio::make_strand(threads);
-    auto [ec, client] = co_await acceptor.async_accept<connection>(strand, memory, as_result);
+    auto [ec, client] = co_await acceptor->async_accept<connection>(strand, memory, as_result);
     if (ec)
-      co_return; // cancelled
+      co_return; // closed
     co_spawn(strand, session(std::move(client), s), asio::detached);
   }
 }
@@ -94,20 +94,18 @@ int main() try {
   const auto device = name ? asio_rdma::device::open(name) : asio_rdma::device::open_first();
   const memory_pool memory{asio_rdma::protection_domain(device)};
   service s;
-  asio::cancellation_signal stop;
   asio::thread_pool threads(4); // is destroyed first: its threads use the objects above
   const auto strand = asio::make_strand(threads);
-  asio_rdma::acceptor acceptor(strand, tcp::endpoint(tcp::v4(), 0));
-  const tcp::endpoint where(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
-  co_spawn(strand, accept(std::move(acceptor), memory, threads, s),
-           asio::bind_cancellation_slot(stop.slot(), asio::detached));
+  const auto acceptor = std::make_shared<asio_rdma::acceptor>(strand, tcp::endpoint(tcp::v4(), 0));
+  const tcp::endpoint where(asio::ip::address_v4::loopback(), acceptor->local_endpoint().port());
+  co_spawn(strand, accept(acceptor, memory, threads, s), asio::detached);
   std::vector<std::future<void>> clients;
   for (const char* first : {"meet", "meet", "first", "first"})
     clients.push_back(
         co_spawn(asio::make_strand(threads), client(where, memory, first), asio::use_future));
   for (auto& c : clients)
     c.get();
-  post(strand, [&stop] { stop.emit(asio::cancellation_type::terminal); });
+  post(strand, [acceptor] { acceptor->close(); });
   threads.join(); // the sessions have ended
   std::cout << s.requests << " requests" << std::endl;
   return s.requests == 400 ? 0 : 1;
