@@ -56,8 +56,10 @@ iwarp::protocol_error write_error(refusal why) {
 constexpr iwarp::protocol_error lost_receive =
     iwarp::rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream);
 
-constexpr std::size_t piece = 1 << 16; // bytes of one read(2) without a place of their own
-constexpr int reads_a_turn = 16;       // reads before other tasks get their turn
+constexpr std::size_t piece = 1 << 16;  // bytes of one read(2) without a place of their own
+constexpr std::size_t few = piece / 16; // bytes that are rather copied than read by a further call
+constexpr std::size_t long_segment = piece / 4;
+constexpr int reads_a_turn = 16; // reads before other tasks get their turn
 
 } // namespace
 
@@ -87,41 +89,30 @@ void iwarp_wire::receive() {
       return;
     if (reader_ && reader_->state() == iwarp::reader_state::stopped)
       break; // until a receive is posted
-    ssize_t n = 0;
-    std::size_t room = buffer.size();
-    const auto targets =
-        stage_ == stage::running ? reader_->targets() : std::span<const std::span<std::byte>>();
-    if (!targets.empty() && input_.empty() && reader_->payload_pending() > piece / 16) {
-      iovec v[iwarp::placement::max_parts + 1];
-      int count = 0;
-      std::size_t placed = 0;
-      for (const auto& t : targets) {
+    iovec v[iwarp::placement::max_parts + 1];
+    int count = 0;
+    std::size_t placed = 0;
+    if (stage_ == stage::running && input_.empty() && reader_->payload_pending() > few) {
+      for (const auto& t : reader_->targets()) {
         v[count++] = {t.data(), t.size()};
         placed += t.size();
       }
-      v[count++] = {buffer.data(), buffer.size()};
-      room += placed;
-      n = readv(socket_, v, count);
-      if (n > 0) {
-        const auto in_place = std::min(static_cast<std::size_t>(n), placed);
+    }
+    // Behind a long segment another may come, whose payload is then read into its place.
+    const bool after_long =
+        stage_ == stage::running && !writer_->crc() && reader_->segment().length >= long_segment;
+    const std::size_t beyond = after_long ? few : buffer.size();
+    v[count++] = {buffer.data(), beyond};
+    const ssize_t n = readv(socket_, v, count);
+    if (n > 0) {
+      const auto in_place = std::min(static_cast<std::size_t>(n), placed);
+      const std::span<const std::byte> bytes(buffer.data(), static_cast<std::size_t>(n) - in_place);
+      if (stage_ == stage::starting) {
+        receive_start(bytes);
+      } else {
         reader_->placed(in_place);
-        const std::size_t rest = static_cast<std::size_t>(n) - in_place;
-        if (rest != 0 && stage_ == stage::running) {
-          const std::size_t taken = reader_->feed({buffer.data(), rest});
-          input_.assign(buffer.begin() + static_cast<std::ptrdiff_t>(taken),
-                        buffer.begin() + static_cast<std::ptrdiff_t>(rest));
-        }
-      }
-    } else {
-      n = read(socket_, buffer.data(), buffer.size());
-      if (n > 0) {
-        const std::span<const std::byte> bytes(buffer.data(), static_cast<std::size_t>(n));
-        if (stage_ == stage::starting) {
-          receive_start(bytes);
-        } else {
-          const std::size_t taken = reader_->feed(bytes);
-          input_.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
-        }
+        const std::size_t taken = reader_->feed(bytes);
+        input_.assign(bytes.begin() + static_cast<std::ptrdiff_t>(taken), bytes.end());
       }
     }
     if (n == 0)
@@ -137,12 +128,11 @@ void iwarp_wire::receive() {
       return;
     if (reader_ && reader_->state() == iwarp::reader_state::failed)
       return fail(reader_->error());
-    if (static_cast<std::size_t>(n) < room) // nothing more has come, or epoll(7) reports it again
+    // Nothing more has come, or epoll(7) reports it again.
+    if (static_cast<std::size_t>(n) < placed + beyond)
       break;
   }
-  if (reader_ && !reader_->at_boundary())
-    kept_by_engine_ = receives_until_visits;
-  else if (kept_by_engine_ != 0)
+  if (kept_by_engine_ != 0)
     --kept_by_engine_;
   if (reader_ && reader_->state() == iwarp::reader_state::stopped)
     watch(watched_ & ~static_cast<std::uint32_t>(EPOLLIN));

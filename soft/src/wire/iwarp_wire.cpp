@@ -18,6 +18,7 @@ namespace soft {
 namespace {
 
 constexpr std::uint32_t first_wire = 1u << 24;
+constexpr int largest_packet = 9216; // bytes, of the networks that there are
 
 // Wires by number. Their numbers are above those of queue pairs, which have 24 bits.
 struct wire_table {
@@ -95,8 +96,8 @@ std::shared_ptr<iwarp_wire> iwarp_wire::numbered(std::shared_ptr<iwarp_wire> w) 
   return w;
 }
 
-// The table of the program's threads, unless messages come or go in pieces, each of which would
-// wake the program.
+// The table of the program's threads, unless they may look at other queues, or what is to be sent
+// waits for the socket.
 descriptor_table& iwarp_wire::present_table() {
   descriptor_table* visited = nullptr;
   if (stage_ == stage::running && kept_by_engine_ == 0)
@@ -200,12 +201,14 @@ void iwarp_wire::begin(const iwarp::start_result& agreed, bool initiator) {
   watch(qp_ != nullptr ? EPOLLIN : 0u);
 }
 
-// Of an FPDU that fits into a TCP segment of this connection. A Unix socket has no segments.
+// Of an FPDU that fits into a TCP segment of this connection. A Unix socket has no segments, and
+// neither has a connection within a host, whose segment is larger than any network's packet.
 // Source: RFC 5044, section 5.1
 std::size_t iwarp_wire::largest_ulpdu() const {
   int segment = 0;
   socklen_t size = sizeof(segment);
-  if (getsockopt(socket_, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) != 0 || segment < 0)
+  if (getsockopt(socket_, IPPROTO_TCP, TCP_MAXSEG, &segment, &size) != 0 || segment < 0 ||
+      segment > largest_packet)
     return iwarp::fpdu_writer::largest_ulpdu;
   return iwarp::largest_ulpdu_of(static_cast<std::size_t>(segment));
 }

@@ -195,7 +195,7 @@ private:
   clock::time_point unanswered_since_ = clock::time_point::max();
   descriptor_table* watched_by_ = nullptr;
   std::uint32_t watched_ = 0;
-  unsigned kept_by_engine_ = 0; // so many times more it receives whole messages alone
+  unsigned kept_by_engine_ = 0; // so many times more the engine receives
   std::vector<std::byte> out_;  // on its way to the socket, from `out_sent_`
   std::size_t out_sent_ = 0;
   std::uint64_t queued_ = 0; // bytes for the socket so far, those in `out_` included
