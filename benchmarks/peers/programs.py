@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: BSL-1.0
 """Programs of others that measure the same work, each end in a process. Every figure is in microseconds per operation."""
+import os
 import shutil
 import subprocess
 import time
@@ -7,10 +8,17 @@ import time
 LIMIT = 30  # seconds
 
 
+def on_processor(which, command):
+    """The command on the first (0) or the last (-1) of the processors, as bench_device has its two processes."""
+    processors = sorted(os.sched_getaffinity(0))
+    return ["taskset", "--cpu-list", str(processors[which]), *command]
+
+
 def two_ends(server, client, figure, environment=None):
     """The figure that `figure` finds in the client's output, or None with what the client said. The server does not report when
     it begins to listen, so the client is started until it succeeds."""
     ends = {"stdin": subprocess.DEVNULL, "env": environment}
+    server, client = on_processor(-1, server), on_processor(0, client)
     listening = subprocess.Popen(server, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **ends)
     try:
         for _ in range(30):
