@@ -144,7 +144,7 @@ public:
 
   /// Acquires the lock. Signature `void(error_code, alock_guard)`. Errors: `error::owner_dead`;
   /// those of `basic_global_memory`, such as `operation_not_supported` for a lock of another node
-  /// where one of the devices has no atomic operations; `not_enough_memory` if the segment has no
+  /// where one of the devices has no atomic operations; `no_memory` if the segment has no
   /// memory for descriptors. Cancellation: all types, until the lock is granted. A cancelled
   /// acquisition stays queued; when it reaches the head of the queue, it passes the lock to its
   /// successor. The context has work until then.

@@ -24,7 +24,7 @@ using boost::system::system_error;
 enum class error {
   no_device = 1,          ///< The machine has no RDMA device, or none with an active port.
   device_not_found,       ///< No RDMA device has that name.
-  device_permission,      ///< This user has no permission to open the device's file.
+  device_permission,      ///< This user may not open the file of the device or of rdma_cm.
   device_fatal,           ///< The device reported a fatal error; its queue pairs have failed.
   memory_limit,           ///< The limit on locked memory prevents registration.
   no_gid,                 ///< The device's port has no usable GID for the address.
@@ -33,10 +33,10 @@ enum class error {
   too_many_buffers,       ///< More scatter/gather elements than `queue_pair_options` allow.
   remote_range,           ///< The operation exceeds the remote buffer that it was given.
   misaligned,             ///< The remote address is not aligned: to 8 bytes for atomic operations.
-  rejected,               ///< The peer's program refused the connection.
+  rejected,               ///< The peer's program or acceptor refused the connection.
   peer_not_listening,     ///< The address answers, but nothing listens at that port.
   unreachable,            ///< No route or no answer from the address.
-  incompatible_peer,      ///< The peer's handshake is not of this library or version.
+  incompatible_peer,      ///< The peer has another protocol, version or kind of object.
   protocol_violation,     ///< The peer broke the protocol.
   queue_pair_fatal,       ///< The device moved the queue pair to the error state.
   completion_queue_full,  ///< The completion queue has no room for the queue pair's entries.

@@ -283,7 +283,7 @@ public:
   /// node is allocated at once; memory of another node is requested by a message, which is answered
   /// while the program there runs its context. The memory belongs to the segment, not to the node
   /// that requested it, until it is freed, and takes up to a quarter more than its size. Signature
-  /// `void(error_code, remote_ptr<T>)`. Errors: `not_enough_memory` if a segment of this
+  /// `void(error_code, remote_ptr<T>)`. Errors: `no_memory` if a segment of this
   /// node has no room; `error::peer_out_of_memory`, which is that condition too, for a segment of
   /// another node; `invalid_argument` for no objects, a segment that does not exist, or an
   /// alignment over 4096. Memory that arrives for a cancelled request is freed.
