@@ -348,13 +348,13 @@ public:
     return accept_on<Object>(get_executor(), source, options, how, token);
   }
 
-  /// Accepts, like the functions above, with a new object on another executor: a strand, or an
-  /// execution context that another thread runs, for instance. `where` is the executor, or the
-  /// execution context: `async_accept<stream>(where, pool, token)`. The object belongs to the
-  /// context of `where`, as if it had been made with `where`; shared receives must belong to that
-  /// context. The accept itself is work of the acceptor's context only, and its handler's default
-  /// executor is the acceptor's. The context of `where` must exist until the handler has been
-  /// called or destroyed.
+  /// Accepts, with the errors of the functions above, with a new object on another executor: a
+  /// strand, or an execution context that another thread runs, for instance. `where` is the
+  /// executor, or the execution context: `async_accept<stream>(where, pool, token)`. The object
+  /// belongs to the context of `where`, as if it had been made with `where`; shared receives must
+  /// belong to that context. The accept itself is work of the acceptor's context only, and its
+  /// handler's default executor is the acceptor's. The context of `where` must exist until the
+  /// handler has been called or destroyed.
   template <class Object, class Where, class Source>
   requires detail::home_of<Where, Object> && detail::opened_from<Object, Source>
   auto async_accept(Where&& where, const Source& source) {
