@@ -34,6 +34,7 @@ using namespace std::chrono_literals;
 // retries, the server's start.
 constexpr auto longest_pause = 90s;
 constexpr std::uint64_t most_growth = 64 << 20;
+constexpr std::uint64_t small_pool = 6 << 20;
 
 struct options {
   double seconds = 60;
@@ -85,6 +86,11 @@ private:
       ++happened_["refused registrations"];
     }
     std::vector<std::string> own{settings, "CHAOS_LEDGER=" + std::to_string(ledger_.descriptor())};
+    // The pool of others has room for some of their messages only.
+    if (faults_ && below(4) == 0) {
+      own.push_back("CHAOS_POOL=" + std::to_string(small_pool));
+      ++happened_["small pools"];
+    }
     std::vector<char*> environment;
     for (std::string& s : own)
       environment.push_back(s.data());
@@ -211,10 +217,10 @@ private:
       const entry& e = ledger_->of[i];
       std::printf(
           "%-8s %8llu rounds, %6llu broken by faults, %9llu items, %12llu bytes compared, "
-          "%5llu KiB resident\n",
+          "%6llu reports of delivery, %5llu KiB resident\n",
           names[static_cast<std::size_t>(role_of(i))], static_cast<unsigned long long>(e.rounds),
           static_cast<unsigned long long>(e.broken), static_cast<unsigned long long>(e.items),
-          static_cast<unsigned long long>(e.bytes),
+          static_cast<unsigned long long>(e.bytes), static_cast<unsigned long long>(e.reports),
           static_cast<unsigned long long>(e.resident >> 10));
     }
     for (const auto& [what, count] : happened_)

@@ -71,19 +71,41 @@ private:
     if (ec)
       co_return false;
     asio_rdma::connector connector(io);
+    server_ = shared->servers;
     const auto [failure, info] =
         co_await connector.async_connect(c, at(shared->messages_port), token);
     look(failure);
     if (failure)
       co_return false;
     std::vector<label> all(20 + below(100));
+    const std::uint64_t one_way = below(3) == 0 ? ++one_way_rounds_ : 0;
     for (std::uint32_t i = 0; i < all.size(); ++i)
-      all[i] = {number_, i, any_size()};
+      all[i] = {number_, i, any_size(), one_way};
+    if (one_way != 0)
+      co_return co_await send(c, all) && co_await deliver(c, one_way << 32 | all.size());
     const auto [sent, received] = co_await (send(c, all) && receive(c, all));
     if (!sent || !received)
       co_return false;
     const auto [not_closed] = co_await c.async_close(token);
     co_return !not_closed;
+  }
+  // What a close reports as delivered, the server's program takes, unless the server has ended.
+  asio::awaitable<bool> deliver(asio_rdma::connection& c, std::uint64_t wanted) {
+    const auto [not_closed] = co_await c.async_close(token);
+    look(not_closed);
+    if (not_closed)
+      co_return false;
+    ++mine.reports;
+    asio::steady_timer pause(io);
+    for (int i = 0; mine.taken_one_way != wanted; ++i) {
+      if (shared->servers != server_)
+        co_return false;
+      if (i == 60'000)
+        report_wrong("messages that were reported as delivered");
+      pause.expires_after(1ms);
+      co_await pause.async_wait(token);
+    }
+    co_return true;
   }
   asio::awaitable<bool> send(asio_rdma::connection& c, const std::vector<label>& all) {
     for (const label& l : all) {
@@ -217,6 +239,8 @@ private:
 
   const std::uint32_t number_;
   std::uint32_t streams_ = 0;
+  std::uint64_t one_way_rounds_ = random_() / 2; // the number of the last
+  std::uint32_t server_ = 0;                     // when the connection began
   std::mt19937 random_;
 };
 

@@ -16,6 +16,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 
+#include <cstdlib>
 #include <exception>
 #include <string>
 
@@ -50,6 +51,14 @@ inline asio_rdma::global_memory_options memory_options() {
   return o;
 }
 
+/// The limit is that which the driver gives this process, in bytes.
+inline asio_rdma::memory_pool_options pool_options() {
+  asio_rdma::memory_pool_options o;
+  if (const char* const limit = std::getenv("CHAOS_POOL"))
+    o.limit = std::strtoull(limit, nullptr, 10);
+  return o;
+}
+
 /// A process: its context, its pool, and a timer that takes over settings.
 class process {
 public:
@@ -70,7 +79,7 @@ public:
   entry& mine;
   asio::io_context io;
   asio_rdma::device dev = test::open_device();
-  asio_rdma::memory_pool pool{asio_rdma::protection_domain(dev)};
+  asio_rdma::memory_pool pool{asio_rdma::protection_domain(dev), pool_options()};
 
 private:
   void tick();

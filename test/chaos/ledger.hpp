@@ -31,6 +31,10 @@ struct entry {
   std::atomic<std::uint64_t> bytes{0};    ///< Compared.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes, now.
   std::atomic<std::uint64_t> early{0};    ///< Bytes, when the process had worked for some seconds.
+  /// Of a client: the messages of its last one-way round that the server's program has taken, and
+  /// above them, from bit 32 on, that round's number.
+  std::atomic<std::uint64_t> taken_one_way{0};
+  std::atomic<std::uint64_t> reports{0}; ///< One-way rounds whose close reported all as delivered.
   /// Settings of the software device for the process to take over, and which of them it has taken.
   std::array<char, 120> settings{};
   std::atomic<std::uint32_t> wanted{0}, taken{0};
@@ -39,6 +43,7 @@ struct entry {
 struct ledger {
   std::array<entry, processes> of;
   std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
+  std::atomic<std::uint32_t> servers{0}; ///< That have been started so far.
 };
 
 using shared_ledger = test::shared_memory<ledger>;
@@ -50,8 +55,9 @@ inline std::byte byte_at(std::uint64_t seed, std::uint64_t i) {
 /// Precedes the bytes of a message, and those of a stream.
 struct label {
   std::uint32_t client = 0;
-  std::uint32_t number = 0; ///< Of the message, or of the stream.
-  std::uint64_t bytes = 0;  ///< With the label.
+  std::uint32_t number = 0;  ///< Of the message, or of the stream.
+  std::uint64_t bytes = 0;   ///< With the label.
+  std::uint64_t one_way = 0; ///< Of a message that is not sent back: the number of its round.
   std::uint64_t seed() const { return client * 1000003ull + number; }
 };
 

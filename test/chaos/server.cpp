@@ -22,6 +22,7 @@ public:
     shared->nodes_port = node_.local_endpoint().port();
     shared->messages_port = messages_.local_endpoint().port();
     shared->bytes_port = bytes_.local_endpoint().port();
+    ++shared->servers;
     spawn(accept<asio_rdma::connection>(messages_));
     spawn(accept<asio_rdma::stream>(bytes_));
   }
@@ -64,11 +65,15 @@ private:
       if (m.size() < sizeof l)
         report_wrong("the length of a message");
       std::memcpy(&l, m.payload.data(), sizeof l);
-      if (l.number != number || l.bytes != m.size())
+      if (l.number != number || l.bytes != m.size() || l.client >= processes)
         report_wrong("the order or the length of messages");
       compare(l, sizeof l, m.bytes().subspan(sizeof l));
       ++mine.items;
       mine.bytes += m.size();
+      if (l.one_way != 0) {
+        shared->of[l.client].taken_one_way = l.one_way << 32 | (number + 1);
+        continue;
+      }
       const auto [failure, n] = co_await c.async_send(m, token);
       if (failure)
         co_return;
