@@ -89,7 +89,7 @@ private:
     const auto [not_closed] = co_await c.async_close(token);
     co_return !not_closed;
   }
-  // What a close reports as delivered, the server's program takes, unless the server has ended.
+  // The server's program takes what a close reports as delivered, unless the server has ended.
   asio::awaitable<bool> deliver(asio_rdma::connection& c, std::uint64_t wanted) {
     const auto [not_closed] = co_await c.async_close(token);
     look(not_closed);
