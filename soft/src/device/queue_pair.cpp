@@ -79,8 +79,11 @@ bool queue_pair::open() {
 
 void queue_pair::close() {
   take_ahead();
-  if (!habits().drops_completions)
+  if (!habits().drops_completions) {
+    if (late_failure_)
+      report(qp_base.send_cq, *late_failure_, true);
     flush_taken();
+  }
   leave_wire();
   waits_.stop();
   end_late_writes();
@@ -247,6 +250,13 @@ void queue_pair::fail() {
   receives().wake(); // a sender that waits for a receive gets no answer
 }
 
+void queue_pair::fail_by_peer(ibv_event_type what) {
+  if (what == IBV_EVENT_QP_ACCESS_ERR || habits().event_of_failure != nullptr)
+    tell(what);
+  erred_ = true;
+  fail();
+}
+
 void queue_pair::peer_left() {
   if (!is_reliable() || search_ == nullptr)
     return lose_wire();
@@ -271,7 +281,8 @@ void queue_pair::reset() {
     own_.take();
   completion_queue::of(qp_base.send_cq).drop(qp_base.qp_num);
   completion_queue::of(qp_base.recv_cq).drop(qp_base.qp_num);
-  last_told_ = is_cut_ = false;
+  last_told_ = is_cut_ = erred_ = false;
+  late_failure_.reset();
   taken_.clear();
   tries_ = 0;
   given_up_ = next_try_ = down_until_ = found_by_ = last_due_ = wire_free_ = {};
@@ -280,6 +291,8 @@ void queue_pair::reset() {
 
 // Flushes requests of the error state. Completions that their queue has no room for are lost.
 void queue_pair::flush() {
+  if (late_failure_ && !reports_failure())
+    return;
   ibv_wc wc{};
   wc.status = IBV_WC_WR_FLUSH_ERR;
   wc.qp_num = qp_base.qp_num;
@@ -298,7 +311,7 @@ void queue_pair::flush() {
     return;
   flush_taken();
   last_told_ = true;
-  if (!habits().no_last_wqe)
+  if (!habits().no_last_wqe && !(erred_ && habits().last_wqe_only_without_error))
     tell(IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
@@ -398,9 +411,12 @@ void queue_pair::complete(send_work& r, const outcome& o) {
   wc.byte_len = o.bytes;
   wc.qp_num = qp_base.qp_num;
   sends_.take(); // before the completion is seen: the program may post in its place
-  if (failed)
+  if (failed) {
+    erred_ = true;
     fail();
-  if (told)
+    tell_failure(wc);
+  }
+  if (told && !late_failure_)
     report(qp_base.send_cq, wc, failed);
 }
 

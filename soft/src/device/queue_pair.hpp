@@ -116,6 +116,8 @@ struct queue_pair final : verbs_queue_pair, task {
   ibv_qp_state present() const noexcept { return state_.load(std::memory_order_relaxed); }
   /// To the error state; posted requests are flushed soon.
   void fail();
+  /// The same because a request of the peer's is in error; `what` reports it.
+  void fail_by_peer(ibv_event_type what);
   /// The connection to a peer in another process has ended. The queue pair fails; one of type UC
   /// looks for its peer again.
   void lose_wire();
@@ -204,6 +206,8 @@ private:
   void flush();
   void reset();
   void complete(send_work& r, const outcome& o);
+  void tell_failure(const ibv_wc& wc);
+  bool reports_failure();
   // `solicited`: as in `completion_queue::push`.
   void report(ibv_cq* to, const ibv_wc& wc, bool solicited) {
     if (!completion_queue::of(to).push(wc, solicited)) [[unlikely]]
@@ -263,10 +267,13 @@ private:
   std::atomic<ibv_qp_state> state_{IBV_QPS_RESET};
   std::atomic<bool> sends_by_socket_{false}; ///< it has a wire
   ibv_qp_attr attributes_{};
-  bool peer_is_here_ = false;           ///< on this machine
-  bool is_cut_ = false;                 ///< the link to the peer is dropped
-  bool wire_lost_ = false;              ///< the connection to the peer has ended
-  bool last_told_ = false;              ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  bool peer_is_here_ = false;          ///< on this machine
+  bool is_cut_ = false;                ///< the link to the peer is dropped
+  bool wire_lost_ = false;             ///< the connection to the peer has ended
+  bool last_told_ = false;             ///< IBV_EVENT_QP_LAST_WQE_REACHED
+  bool erred_ = false;                 ///< a request in error, its own or the peer's
+  std::optional<ibv_wc> late_failure_; ///< the completion of its own, to be reported when it is due
+  clock::time_point failure_due_{};
   std::deque<std::uint64_t> taken_;     ///< shared receives (`wr_id`) to be flushed before that
   bool established_told_ = true;        ///< IBV_EVENT_COMM_EST
   receive_waiter waits_{*this};         ///< for a receive of the peer

@@ -175,6 +175,29 @@ void queue_pair::flush_taken() {
   }
 }
 
+// The event about a request that has failed. If the completion comes later, it is kept, and the
+// queue pair runs again.
+void queue_pair::tell_failure(const ibv_wc& wc) {
+  const personality& p = habits();
+  if (p.event_of_failure == nullptr || wc.status == IBV_WC_WR_FLUSH_ERR)
+    return;
+  tell(p.event_of_failure(wc.status));
+  if (p.late_failure.count() == 0)
+    return;
+  late_failure_ = wc;
+  failure_due_ = clock::now() + p.late_failure;
+  engine::get().schedule(*this);
+}
+
+bool queue_pair::reports_failure() {
+  if (clock::now() < failure_due_) {
+    engine::get().schedule_at(*this, failure_due_);
+    return false;
+  }
+  report(qp_base.send_cq, *std::exchange(late_failure_, std::nullopt), true);
+  return true;
+}
+
 // Whether IBV_EVENT_QP_LAST_WQE_REACHED is raised now. If not, the queue pair runs again.
 bool queue_pair::tells_last_request() {
   const auto late = habits().late_last_wqe;

@@ -63,8 +63,7 @@ bool queue_pair::write_late(const send_work& r, const queue_pair& to, const span
 bool queue_pair::late_writes_arrive(queue_pair& to, clock::time_point now) {
   if (late_->arrive(to, now))
     return true;
-  to.tell(IBV_EVENT_QP_ACCESS_ERR);
-  to.fail();
+  to.fail_by_peer(IBV_EVENT_QP_ACCESS_ERR);
   return false;
 }
 

@@ -230,6 +230,10 @@ private:
       return time(k.late_last_wqe, longest_time);
     if (name == "no_last_wqe")
       return yes_or_no(k.no_last_wqe);
+    if (name == "last_wqe_only_without_error")
+      return yes_or_no(k.last_wqe_only_without_error);
+    if (name == "late_failure")
+      return time(k.late_failure, longest_time);
     if (name == "untold_route")
       return yes_or_no(k.untold_route);
     if (name == "taken_receives")

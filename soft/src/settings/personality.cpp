@@ -105,6 +105,38 @@ constexpr personality mlx5{
     .latency = 800ns,          // UCX's model: 600 ns from ConnectX-4 on, 200 ns more for RoCE
 };
 
+// k/irdma/hw.c irdma_set_flush_fields, with the status of each `flush_code`.
+ibv_event_type irdma_event(ibv_wc_status status) {
+  switch (status) {
+  case IBV_WC_LOC_PROT_ERR:
+  case IBV_WC_REM_ACCESS_ERR:
+  case IBV_WC_MW_BIND_ERR:
+    return IBV_EVENT_QP_ACCESS_ERR;
+  case IBV_WC_REM_INV_REQ_ERR:
+    return IBV_EVENT_QP_REQ_ERR;
+  default: // also after too many retries
+    return IBV_EVENT_QP_FATAL;
+  }
+}
+
+// k/bnxt_re/main.c bnxt_re_handle_qp_async_event, since Linux 6.7: the first list is that of REQ_
+// TIMEOUT_RETRY_LIMIT, RNR_TIMEOUT_RETRY_LIMIT, NAK_ARRIVAL_2, NAK_ARRIVAL_3 and ILLEGAL_BIND. The
+// event comes in place of IBV_EVENT_QP_LAST_WQE_REACHED.
+ibv_event_type bnxt_re_event(ibv_wc_status status) {
+  switch (status) {
+  case IBV_WC_RETRY_EXC_ERR:
+  case IBV_WC_RNR_RETRY_EXC_ERR:
+  case IBV_WC_REM_ACCESS_ERR:
+  case IBV_WC_REM_OP_ERR:
+  case IBV_WC_MW_BIND_ERR:
+    return IBV_EVENT_QP_ACCESS_ERR;
+  case IBV_WC_REM_INV_REQ_ERR: // NAK_ARRIVAL_1
+    return IBV_EVENT_QP_REQ_ERR;
+  default:
+    return IBV_EVENT_QP_FATAL;
+  }
+}
+
 // The driver outside the kernel's tree, on E810.
 constexpr personality irdma{
     .name = "irdma",
@@ -145,6 +177,7 @@ constexpr personality irdma{
     .register_memory = 0ns,          // no figure found
     .register_byte_ns = 0,           // no figure found
     .latency = 0ns,                  // no figure found
+    .event_of_failure = irdma_event,
 };
 
 constexpr personality bnxt_re{
@@ -185,6 +218,8 @@ constexpr personality bnxt_re{
     .register_memory = 0ns,      // no figure found
     .register_byte_ns = 0,       // no figure found
     .latency = 0ns,              // no figure found
+    .last_wqe_only_without_error = true,
+    .event_of_failure = bnxt_re_event,
 };
 
 constexpr personality erdma{

@@ -97,6 +97,15 @@ struct personality {
   double register_byte_ns;
   /// The time from a post to its effect; the setting of this name replaces it.
   std::chrono::nanoseconds latency;
+  /// IBV_EVENT_QP_LAST_WQE_REACHED is not raised about a queue pair that has failed because of a
+  /// request in error, its own or the peer's.
+  bool last_wqe_only_without_error = false;
+  /// The event that the device raises about a queue pair whose request has failed with this status;
+  /// nullptr: it raises none. With one, it also reports each error in a request of the peer's.
+  ibv_event_type (*event_of_failure)(ibv_wc_status) = nullptr;
+  /// The time from that event to the completion of the request. 0 for all adapters: no figure
+  /// found.
+  std::chrono::nanoseconds late_failure{0};
 };
 
 /// The personality of a program that sets none.

@@ -110,7 +110,7 @@ TEST_CASE("The direct wire has jitter, and a thread that carries out requests") 
 TEST_CASE("Values of a personality are replaced one by one") {
   const settings s = read("mlx5,create=3ms,destroy=2ms,late_last_wqe=1ms,no_last_wqe=1,"
                           "taken_receives=3,late_placement=7ms,stale=4,ece=2,grh_required=0,"
-                          "untold_route=1,"
+                          "untold_route=1,last_wqe_only_without_error=1,late_failure=8ms,"
                           "drops_completions=0,eio_after_removal=0,header_in_sl=0,removal=5ms,"
                           "removal_notice=6ms,ids_last=1,"
                           "send_elements=3,receive_elements=2,max_inline=48,max_message=1048576,"
@@ -123,6 +123,8 @@ TEST_CASE("Values of a personality are replaced one by one") {
   CHECK(s.kind.late_last_wqe == 1ms);
   CHECK(s.kind.no_last_wqe);
   CHECK(s.kind.untold_route);
+  CHECK(s.kind.last_wqe_only_without_error);
+  CHECK(s.kind.late_failure == 8ms);
   CHECK(s.kind.taken_receives == 3);
   CHECK(s.kind.late_placement == 7ms);
   CHECK(s.kind.stale_rejects == 4);

@@ -120,6 +120,46 @@ TEST_CASE("A queue pair that fails has taken shared receives, which it flushes l
   }
 }
 
+TEST_CASE("bnxt_re and irdma raise an event about a failed request, which may complete later") {
+  for (const std::string kind : {"bnxt_re", "irdma"}) {
+    INFO(kind);
+    with_settings set(kind + ",late_failure=10ms,fail=send:1:retry");
+    connected_pair p;
+    const auto begun = clock::now();
+    REQUIRE(p.a.send(1) == 0);
+    CHECK(next_event(*p.context) ==
+          (kind == "irdma" ? IBV_EVENT_QP_FATAL : IBV_EVENT_QP_ACCESS_ERR));
+    const ibv_wc wc = p.a.completion();
+    CHECK(wc.status == IBV_WC_RETRY_EXC_ERR);
+    CHECK(wc.wr_id == 1);
+    CHECK(clock::now() - begun >= 10ms);
+    REQUIRE(p.a.send(2) == 0);
+    CHECK(p.a.completion().status == IBV_WC_WR_FLUSH_ERR);
+    CHECK_FALSE(has_event(*p.context));
+  }
+}
+
+TEST_CASE("bnxt_re reports the last receive of a queue pair only if no request was in error") {
+  for (const bool in_error : {false, true}) {
+    INFO(in_error);
+    with_settings set(in_error ? "bnxt_re,taken_receives=1,fail=send:1:retry"
+                               : "bnxt_re,taken_receives=1");
+    connected_pair p({.shared = true});
+    REQUIRE(p.b.receive(1) == 0);
+    if (in_error) {
+      REQUIRE(p.b.send(2) == 0);
+      CHECK(p.b.completion().status == IBV_WC_RETRY_EXC_ERR);
+    } else {
+      REQUIRE(p.b.to(IBV_QPS_ERR) == 0);
+    }
+    CHECK(p.b.completion().wr_id == 1); // flushed in any case
+    CHECK(next_event(*p.context) ==
+          (in_error ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_LAST_WQE_REACHED));
+    p.b.qp.reset();
+    CHECK_FALSE(has_event(*p.context));
+  }
+}
+
 TEST_CASE("Shared receives that a destroyed queue pair has taken are lost on adapters only") {
   for (const bool kept : {false, true}) {
     INFO(kept);
