@@ -285,8 +285,9 @@ void link_impl::fail(const error_code& why) {
   state_ = state::failing;
   reason_ = why;
   // The completion of the work request that failed may still wait behind others, whose receives
-  // cannot be posted again.
-  if (why == asio::error::connection_reset)
+  // cannot be posted again. An event of the device does not tell the cause, either.
+  if (why == asio::error::connection_reset || why == error::queue_pair_fatal ||
+      why == error::peer_access_refused)
     if (const error_code failure = qp_->first_failure())
       reason_ = failure;
   log_end();

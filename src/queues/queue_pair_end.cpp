@@ -25,6 +25,10 @@ namespace {
 constexpr int chances = 10;
 constexpr std::chrono::milliseconds between_chances(1);
 
+// A device writes the completion of a failed request before it raises an event about it, or soon
+// afterwards.
+constexpr std::chrono::milliseconds longest_delay(50), between_polls(1);
+
 bool move_to_error(ibv_qp* qp) noexcept {
   ibv_qp_attr attr{};
   attr.qp_state = IBV_QPS_ERR;
@@ -35,8 +39,9 @@ bool move_to_error(ibv_qp* qp) noexcept {
 
 error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
   assert(wc.status != IBV_WC_SUCCESS);
-  enter_failed(asio::error::connection_reset, ready);
-  if (wc.status == IBV_WC_WR_FLUSH_ERR)
+  const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
+  enter_failed(flushed && event_reason_ ? event_reason_ : asio::error::connection_reset, ready);
+  if (flushed)
     return reason_;
   if (vendor_error_ == 0)
     vendor_error_ = wc.vendor_err;
@@ -77,7 +82,7 @@ error_code queue_pair_impl::first_failure() const {
 // locked.
 void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready) {
   assert(mutex_.is_locked() && why);
-  if (state_ == queue_pair_state::failed || state_ == queue_pair_state::closed)
+  if (has_ended())
     return;
   state_ = queue_pair_state::failed;
   reason_ = why;
@@ -259,18 +264,64 @@ void queue_pair_impl::publish(operation_list& ready) {
 
 void queue_pair_impl::drop_calls() {
   first_receive_.drop();
+  examination_.drop();
   teardown_.drop();
 }
 
-void queue_pair_impl::fail(const error_code& why) { fail(why, nullptr); }
-
-// If `only` is set, does nothing unless `only` is still the verbs object.
-void queue_pair_impl::fail(const error_code& why, const ibv_qp* only) {
+void queue_pair_impl::fail(const error_code& why) {
   operation_list ready;
   {
     const std::lock_guard lock(mutex_);
-    if (only == nullptr || only == qp_)
-      enter_failed(why, ready);
+    enter_failed(why, ready);
+  }
+  publish(ready);
+}
+
+// After an event about the verbs object `only`. Adapters also raise an event if a request of this
+// side has failed, and the event does not tell the cause: bnxt_re raises IBV_EVENT_QP_ACCESS_ERR
+// and irdma IBV_EVENT_QP_FATAL if all retries of a request were in vain (bnxt_re/main.c,
+// irdma/hw.c). So `why` is used only if no completion tells the cause. `all_written`: no completion
+// follows the event. siw does not flush.
+void queue_pair_impl::fail_after_event(const error_code& why, const ibv_qp* only,
+                                       bool all_written) {
+  const bool flushes = pd_.get_device().attributes().vendor_id != siw_vendor;
+  cq_->drain();
+  operation_list ready;
+  {
+    const std::lock_guard lock(mutex_);
+    if (only != qp_ || has_ended())
+      return;
+    const bool is_examined = static_cast<bool>(event_reason_);
+    if (!is_examined) {
+      event_reason_ = why;
+      examined_until_ = std::chrono::steady_clock::now() + longest_delay;
+    }
+    if (all_written || !flushes || !(send_.any_posted() || receive_.any_posted()))
+      enter_failed(event_reason_, ready);
+    else if (!is_examined)
+      examination_.queue(ready);
+  }
+  publish(ready);
+}
+
+// Waits for the completion that tells why the queue pair has failed. The device flushes the posted
+// work requests behind it, unless the event was a fatal error. The time counts from the event, so
+// queue pairs that fail together wait together.
+void queue_pair_impl::examine_failure() {
+  operation_list ready;
+  for (;;) {
+    const bool is_late = std::chrono::steady_clock::now() >= examined_until_;
+    cq_->drain();
+    {
+      const std::lock_guard lock(mutex_);
+      if (has_ended())
+        return;
+      if (is_late || !(send_.any_posted() || receive_.any_posted())) {
+        enter_failed(event_reason_, ready);
+        break;
+      }
+    }
+    std::this_thread::sleep_for(between_polls);
   }
   publish(ready);
 }
@@ -377,16 +428,16 @@ void queue_pair_impl::close() {
 void queue_pair_impl::on_device_event(const ibv_async_event& event) noexcept {
   switch (event.event_type) {
   case IBV_EVENT_QP_FATAL:
-    fail(error::queue_pair_fatal, event.element.qp);
+    fail_after_event(error::queue_pair_fatal, event.element.qp);
     break;
-  // The peer's fault: InfiniBand specification, 11.6.3.1. siw: siw_qp_rx.c, and siw_qp_tx.c, where
-  // a READ of the peer's cannot be answered.
+  // The peer's fault, if no request of this side has failed: InfiniBand specification, 11.6.3.1.
+  // siw: siw_qp_rx.c, and siw_qp_tx.c, where a READ of the peer's cannot be answered.
   case IBV_EVENT_QP_REQ_ERR:
   case IBV_EVENT_QP_ACCESS_ERR:
-    fail(error::peer_access_refused, event.element.qp);
+    fail_after_event(error::peer_access_refused, event.element.qp);
     break;
   case IBV_EVENT_QP_LAST_WQE_REACHED: // with shared receives, the only report of the error state
-    fail(asio::error::connection_reset, event.element.qp);
+    fail_after_event(asio::error::connection_reset, event.element.qp, true);
     break;
   case IBV_EVENT_DEVICE_FATAL:
     fail(fatal_error(pd_.get_device()));

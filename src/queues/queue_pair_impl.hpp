@@ -12,6 +12,7 @@
 #include "verbs/memory_window_impl.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -211,7 +212,11 @@ private:
 
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
-  void fail(const error_code& why, const ibv_qp* only);
+  void fail_after_event(const error_code& why, const ibv_qp* only, bool all_written = false);
+  void examine_failure();
+  bool has_ended() const noexcept {
+    return state_ == queue_pair_state::failed || state_ == queue_pair_state::closed;
+  }
   void publish(operation_list& ready);
   void drop_calls();
   bool any_posted() const;
@@ -239,7 +244,9 @@ private:
   mutable biased_mutex mutex_;
   ibv_qp* qp_ = nullptr;
   std::atomic<queue_pair_state> state_{queue_pair_state::closed};
-  error_code reason_; // the error of operations, once failed or closed
+  error_code reason_;       // the error of operations, once failed or closed
+  error_code event_reason_; // `reason_` according to an event, unless a completion tells the cause
+  std::chrono::steady_clock::time_point examined_until_; // set with `event_reason_`
   error_code first_failure_;
   std::uint32_t vendor_error_ = 0;
   std::atomic<std::uint32_t> number_{0};
@@ -256,6 +263,8 @@ private:
   std::shared_ptr<connection_link> link_;
   bool awaits_first_ = false; // the link has not been notified of the first receive
   deferred_call first_receive_{*this, &queue_pair_impl::report_first_receive};
+  // Chooses the reason after an event, while the completion that tells it may be yet to come.
+  deferred_call examination_{*this, &queue_pair_impl::examine_failure};
   // Releases the device's part once the queue pair has failed.
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};
   std::recursive_mutex releasing_; // held while the device's part is released
