@@ -132,7 +132,7 @@ public:
       return false;
     log(*context, event.event_type);
     if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
-      last_receive_reported_at_.store(clock::now());
+      last_receive_reported();
     if (device_listener* const l = find(queue_pair_of(event)))
       l->on_event(event, notified);
     for (device_listener* l = next(nullptr); l != nullptr; l = next(l))
@@ -147,9 +147,18 @@ public:
   }
   /// How often the event was waited for in vain.
   unsigned last_receives_missed() const noexcept { return last_receives_missed_.load(); }
-  void last_receive_missed() noexcept { ++last_receives_missed_; }
+  void last_receive_missed() noexcept {
+    ++last_receives_missed_;
+    misses_last_receives_.store(true);
+  }
+  /// Whether it was waited for in vain since the latest report.
+  bool misses_last_receives() const noexcept { return misses_last_receives_.load(); }
 
 private:
+  void last_receive_reported() noexcept {
+    last_receive_reported_at_.store(clock::now());
+    misses_last_receives_.store(false);
+  }
   static void log(const ibv_context& context, ibv_event_type type) noexcept {
     log_severity s = log_severity::warning;
     switch (type) {
@@ -193,6 +202,7 @@ private:
   std::mutex mutex_;
   std::atomic<clock::time_point> last_receive_reported_at_{};
   std::atomic<unsigned> last_receives_missed_{0};
+  std::atomic<bool> misses_last_receives_{false};
   boost::intrusive::list<device_listener, boost::intrusive::constant_time_size<false>> all_;
   by_queue_pair<device_listener> of_queue_pairs_;
 };

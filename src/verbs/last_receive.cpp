@@ -15,7 +15,8 @@ using namespace std::chrono_literals;
 // A ConnectX-4 took up to 25 ms for one queue pair. Those that end together are reported one after
 // another, so each report gives the others the full time again.
 constexpr auto patience = 1s, longest_wait = 10s;
-// For a device that has missed an event and has never reported one.
+// For a queue pair that has failed by itself, about which bnxt_re reports the error in place of the
+// event (bnxt_re/main.c), and for a device that has missed an event and not reported one since.
 constexpr auto patience_in_vain = 50ms;
 // rxe of Linux 6.1 reports no such event.
 constexpr auto patience_with_rxe = 100ms;
@@ -31,8 +32,18 @@ last_receive::last_receive(const device& d, const ibv_qp* qp) : device_(d), qp_(
 last_receive::~last_receive() { device_.listeners().remove(qp_, *this); }
 
 void last_receive::on_event(const ibv_async_event& event, notified_objects&) noexcept {
-  if (event.event_type == IBV_EVENT_QP_LAST_WQE_REACHED)
+  switch (event.event_type) {
+  case IBV_EVENT_QP_LAST_WQE_REACHED:
     reached_.store(true);
+    break;
+  case IBV_EVENT_QP_FATAL: // mlx5 reports the last receive after these
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+    has_error_.store(true);
+    break;
+  default:
+    break;
+  }
 }
 
 // Queue pairs that end together wait one after another, but the event of each is due since it is in
@@ -41,9 +52,11 @@ last_receive::clock::time_point last_receive::deadline(clock::time_point waits_s
                                                        bool keeps) const noexcept {
   const device_listeners& listeners = device_.listeners();
   const clock::time_point reported = listeners.last_receive_reported_at();
+  const bool in_vain = has_error_.load() || listeners.misses_last_receives();
   if (reported != clock::time_point{})
-    return std::min(std::max(due_since_, reported) + patience, waits_since + longest_wait);
-  if (listeners.last_receives_missed() == 0)
+    return std::min(std::max(due_since_, reported) + (in_vain ? patience_in_vain : patience),
+                    waits_since + longest_wait);
+  if (!in_vain)
     return due_since_ + (keeps ? patience_with_rxe : patience);
   return due_since_ + (keeps ? 0ms : patience_in_vain);
 }
@@ -56,7 +69,8 @@ bool last_receive::wait(const std::function<bool()>& is_needed) noexcept {
     if (listeners.read(device_.native_handle()))
       continue;
     if (clock::now() >= deadline(waits_since, keeps)) {
-      listeners.last_receive_missed();
+      if (!has_error_.load()) // else it tells nothing of the ends of other queue pairs
+        listeners.last_receive_missed();
       return keeps;
     }
     pollfd events{device_.native_handle()->async_fd, POLLIN, 0};

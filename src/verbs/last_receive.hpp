@@ -15,7 +15,7 @@ namespace asio_rdma::detail {
 /// A queue pair in the error state completes its receives; then the device reports
 /// IBV_EVENT_QP_LAST_WQE_REACHED (InfiniBand Architecture Specification, o11-5.2.5). When a queue
 /// pair is destroyed, some devices drop completions that were not polled, so those receives would
-/// never complete (rdma-core: mlx5, mlx4, hns).
+/// never complete (rdma-core: mlx5, mlx4, hns, bnxt_re, irdma, mthca, vmw_pvrdma).
 class last_receive final : public device_listener {
 public:
   last_receive(const device& d, const ibv_qp* qp);
@@ -42,7 +42,7 @@ private:
   const ibv_qp* qp_;
   bool may_take_ = false;
   clock::time_point due_since_;
-  std::atomic<bool> reached_{false};
+  std::atomic<bool> reached_{false}, has_error_{false};
 };
 
 } // namespace asio_rdma::detail

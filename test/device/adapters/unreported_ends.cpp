@@ -216,6 +216,64 @@ TEST_CASE("a wait for the limit of a shared receive queue survives lost receives
   to.close();
 }
 
+// An end that waits for a report that does not come takes a second.
+template <class End>
+void take_less_than_a_second(scene& s, End end) {
+  const auto begun = std::chrono::steady_clock::now();
+  const std::uint32_t before = s.unconfirmed();
+  constexpr std::uint32_t number = 5;
+  for (std::uint32_t i = 0; i != number; ++i) {
+    end();
+    until(s.io, [&] { return s.unconfirmed() == before + i + 1; });
+  }
+  CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(1));
+}
+
+TEST_CASE("a queue pair that has failed by itself does not wait for the report of others", "[h1]") {
+  adapter a("bnxt_re,taken_receives=1");
+  scene s;
+  queue_pair& stays = s.open(); // so the queue is not made anew
+  s.open_and_close(1);          // is reported
+  CHECK(s.unconfirmed() == 0);
+  const memory text(s.pd, 8, most_rights(s.dev));
+  SECTION("its request fails") {
+    take_less_than_a_second(s, [&] {
+      queue_pair& to = s.open();
+      a.become("bnxt_re,taken_receives=1,fail=send:1:retry");
+      to.async_send(text.buffer(), [](error_code, std::size_t) {});
+    });
+  }
+  SECTION("a request of the peer's is refused") {
+    take_less_than_a_second(s, [&] {
+      s.open();
+      remote_buffer beyond = text.remote();
+      beyond.address += std::uint64_t(1) << 40;
+      s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+    });
+  }
+  CHECK(s.dev.listeners().last_receives_missed() == 0);
+  a.become("bnxt_re,taken_receives=1,late_last_wqe=200ms");
+  const std::uint32_t before = s.unconfirmed();
+  s.open_and_close(1); // waits
+  CHECK(s.unconfirmed() == before);
+  s.io.poll();
+  CHECK(s.count() == depth);
+  stays.close();
+}
+
+TEST_CASE("an adapter that reports last receives no more is waited for once", "[h1]") {
+  adapter a(soon);
+  scene s;
+  queue_pair& stays = s.open();
+  s.open_and_close(1);
+  CHECK(s.unconfirmed() == 0);
+  a.become("mlx5,create=0,destroy=0,taken_receives=0,late_last_wqe=3600s");
+  s.open_and_close(1);
+  CHECK(s.unconfirmed() == 1);
+  take_less_than_a_second(s, [&] { s.open_and_close(1); });
+  stays.close();
+}
+
 TEST_CASE("queue pairs that fail together wait together for their last receives", "[h1]") {
   const adapter a("mlx5,create=0,destroy=0,taken_receives=1,late_last_wqe=100ms");
   scene s;
