@@ -106,7 +106,11 @@ struct cm_id final : librdmacm_id, wire_owner, removable {
   std::optional<std::uint8_t> tos; ///< RDMA_OPTION_ID_TOS
   std::uint8_t traffic_class = 0;  ///< of the route
   ibv_ece own_ece{}, peer_ece{};   ///< of the queue pair of a program, and of the peer's
-  std::uint8_t initiator_depth = 0, responder_resources = 0, retry_count = 7, rnr_retry_count = 7;
+  std::uint8_t initiator_depth = 0, responder_resources = 0, retry_count = 7;
+  /// Retries of a request that finds no receive: each side sends a number for its peer to use. The
+  /// one that the peer has sent is in force. Source: cm_req_handler, cm_rep_handler and
+  /// cm_init_qp_rts_attr in drivers/infiniband/core/cm.c
+  std::uint8_t rnr_retry_count = 7, sent_rnr_retry_count = 7;
   std::optional<ibv_qp_init_attr>
       for_requests; ///< of a listener by rdma_create_ep(3): a queue pair for each request
   ibv_pd* pd_for_requests = nullptr;

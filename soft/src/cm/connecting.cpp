@@ -31,7 +31,8 @@ std::uint8_t depth(std::uint8_t asked, std::uint8_t most) {
 }
 
 // The field of a request has three bits (cma_connect_ib and cma_accept_ib of the kernel).
-std::uint8_t retries(std::uint8_t asked) { return std::min<std::uint8_t>(asked, 7); }
+constexpr std::uint8_t most_retries = 7;
+std::uint8_t retries(std::uint8_t asked) { return std::min(asked, most_retries); }
 
 bool take(const rdma_conn_param& p, std::uint8_t most, private_data& to) {
   if (p.private_data_len > most)
@@ -52,7 +53,7 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
     private_data data;
     rdma_conn_param none{};
     none.initiator_depth = none.responder_resources = largest;
-    none.retry_count = none.rnr_retry_count = 7;
+    none.retry_count = none.rnr_retry_count = most_retries;
     if (!is_valid(id, p))
       return fail(EINVAL);
     if (p == nullptr)
@@ -63,7 +64,7 @@ SOFT_EXPORT int rdma_connect(rdma_cm_id* base, rdma_conn_param* p) {
     id.initiator_depth = depth(p->initiator_depth, most_reads());
     id.responder_resources = depth(p->responder_resources, most_reads());
     id.retry_count = retries(p->retry_count);
-    id.rnr_retry_count = retries(p->rnr_retry_count);
+    id.sent_rnr_retry_count = retries(p->rnr_retry_count);
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p->qp_num;
     send_request(id, data, rejection);
   }
@@ -82,8 +83,8 @@ SOFT_EXPORT int rdma_accept(rdma_cm_id* base, rdma_conn_param* p) {
         return fail(EINVAL);
       id.initiator_depth = depth(p->initiator_depth, id.initiator_depth);
       id.responder_resources = depth(p->responder_resources, id.responder_resources);
-      id.rnr_retry_count = retries(p->rnr_retry_count);
     }
+    id.sent_rnr_retry_count = p != nullptr ? retries(p->rnr_retry_count) : most_retries;
     id.qp_num = id.qp != nullptr ? id.qp->qp_num : p != nullptr ? p->qp_num : 0;
   }
   if (id.qp != nullptr && !id.is_datagram())

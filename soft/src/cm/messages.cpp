@@ -155,7 +155,7 @@ void send_request(cm_id& from, const private_data& data, int rejection) {
   to.responder_resources = from.initiator_depth;
   to.initiator_depth = from.responder_resources;
   to.retry_count = from.retry_count;
-  to.rnr_retry_count = from.rnr_retry_count;
+  to.rnr_retry_count = from.sent_rnr_retry_count;
   to.traffic_class = from.traffic_class;
   to.peer_ece = from.own_ece;
   from.peer = &to;
@@ -200,7 +200,7 @@ void send_reply(cm_id& from, const private_data& data) {
   to.state = cm_state::responded;
   to.peer_qp_num = from.qp_num;
   to.peer_psn = from.psn;
-  to.rnr_retry_count = from.rnr_retry_count;
+  to.rnr_retry_count = from.sent_rnr_retry_count;
   to.initiator_depth = from.responder_resources;
   to.responder_resources = from.initiator_depth;
   to.peer_ece = {from.peer_ece.vendor_id, from.own_ece.options, 0};

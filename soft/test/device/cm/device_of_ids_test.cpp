@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // The domain, the GIDs and the path of an id of librdmacm, and its queue pair without a connection.
+#include "support/cm_pair.hpp"
 #include "support/fixture.hpp"
 #include "support/processes.hpp"
 
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <rdma/rdma_verbs.h>
 #include <string>
 #include <thread>
@@ -176,6 +178,23 @@ TEST_CASE("a request carries at most 7 retries, which for receives that are miss
   ibv_qp_init_attr made{};
   REQUIRE(ibv_query_qp(r.from.id->qp, &a, IBV_QP_RNR_RETRY | IBV_QP_RETRY_CNT, &made) == 0);
   CHECK(a.rnr_retry == 7);
+}
+
+TEST_CASE("each side retries as often as its peer asks, and an acceptance without parameters asks 7") {
+  const auto retries = [](const cm_end& end) {
+    ibv_qp_attr a{};
+    ibv_qp_init_attr made{};
+    REQUIRE(ibv_query_qp(end.id->qp, &a, IBV_QP_RNR_RETRY, &made) == 0);
+    return int{a.rnr_retry};
+  };
+  {
+    const cm_pair both(2, 5);
+    CHECK(retries(both.client) == 5);
+    CHECK(retries(both.server) == 2);
+  }
+  const cm_pair client_only(2, std::nullopt);
+  CHECK(retries(client_only.client) == 7);
+  CHECK(retries(client_only.server) == 2);
 }
 
 TEST_CASE("no order of the bytes of a message is promised") {

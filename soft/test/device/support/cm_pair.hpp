@@ -5,6 +5,8 @@
 #include "support/fixture.hpp"
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <optional>
 #include <poll.h>
 #include <rdma/rdma_cma.h>
 
@@ -51,7 +53,9 @@ struct cm_end {
 
 /// Two ids of this process that are connected, each with a queue pair.
 struct cm_pair {
-  cm_pair() {
+  /// The retries for missing receives that each side asks of the other; nullopt: the acceptance
+  /// has no parameters.
+  explicit cm_pair(std::uint8_t of_client = 7, std::optional<std::uint8_t> of_server = 7) {
     rdma_cm_id* listener = nullptr;
     REQUIRE(rdma_create_id(server.channel, &listener, nullptr, RDMA_PS_TCP) == 0);
     sockaddr_in at = local_address(0);
@@ -65,11 +69,13 @@ struct cm_pair {
     client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
     client.make_queue_pair();
     rdma_conn_param p{};
-    p.retry_count = p.rnr_retry_count = 7;
+    p.retry_count = 7;
+    p.rnr_retry_count = of_client;
     REQUIRE(rdma_connect(client.id, &p) == 0);
     server.id = server.expect(RDMA_CM_EVENT_CONNECT_REQUEST);
     server.make_queue_pair();
-    REQUIRE(rdma_accept(server.id, &p) == 0);
+    p.rnr_retry_count = of_server.value_or(0);
+    REQUIRE(rdma_accept(server.id, of_server ? &p : nullptr) == 0);
     client.expect(RDMA_CM_EVENT_ESTABLISHED);
     server.expect(RDMA_CM_EVENT_ESTABLISHED);
     rdma_destroy_id(listener);
