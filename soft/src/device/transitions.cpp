@@ -52,7 +52,7 @@ constexpr transition transitions[] = {
 
 bool is_allowed(ibv_qp_type type, ibv_qp_state from, ibv_qp_state to, int mask) {
   mask &= ~IBV_QP_STATE;
-  if (to == IBV_QPS_ERR || to == IBV_QPS_RESET)
+  if (to == IBV_QPS_RESET || (to == IBV_QPS_ERR && from != IBV_QPS_RESET))
     return mask == 0;
   return std::any_of(std::begin(transitions), std::end(transitions), [&](const transition& t) {
     return t.type == type && t.from == from && t.to == to && (mask & t.must) == t.must &&

@@ -92,6 +92,18 @@ TEST_CASE("A queue pair takes the attributes that a change of its state needs, a
   CHECK(apply(s, error) == 0);
 }
 
+TEST_CASE("A queue pair that is reset stays so: it becomes initialised before it can fail") {
+  const auto context = open_soft();
+  side s(*context);
+  CHECK(s.to(IBV_QPS_RESET) == 0);
+  CHECK(s.to(IBV_QPS_ERR) == EINVAL);
+  CHECK(state_of(*s.qp) == IBV_QPS_RESET);
+  REQUIRE(s.to(IBV_QPS_INIT) == 0);
+  CHECK(s.to(IBV_QPS_ERR) == 0);
+  CHECK(s.to(IBV_QPS_RESET) == 0);
+  CHECK(s.to(IBV_QPS_ERR) == EINVAL);
+}
+
 TEST_CASE("A queue pair whose program is wrong about its state does not change it") {
   const auto context = open_soft();
   const side s(*context);
