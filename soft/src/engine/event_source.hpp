@@ -78,6 +78,8 @@ public:
       from_->leave();
     if (ended_ && counter_ >= 0 && counter_ != fd_)
       ::close(std::exchange(counter_, -1));
+    if (ended_ && bell_ >= 0)
+      ::close(std::exchange(bell_, -1));
   }
 
   /// Closes the descriptor. No event comes any more.
@@ -90,6 +92,8 @@ public:
       ::close(fd_);
     if (counter_ >= 0 && counter_ != fd_)
       ::close(counter_);
+    if (bell_ >= 0)
+      ::close(std::exchange(bell_, -1));
   }
 
   /// Returns 0, or an error number: EAGAIN, EINTR, EIO after `end`. `taken(e)` is called before
@@ -115,10 +119,8 @@ public:
         return errno; // EBADF: the program has closed it
       if ((flags & O_NONBLOCK) != 0)
         return EAGAIN;
-      // Readable for ever after `end`.
-      pollfd p[] = {{counter_, POLLIN, 0}, {from_ != nullptr ? from_->fd() : -1, POLLIN, 0}};
-      if (poll(p, from_ != nullptr ? 2 : 1, -1) < 0)
-        return errno;
+      if (const int error = has_visits() ? poll_both() : sleep())
+        return error;
     }
   }
 
@@ -166,6 +168,39 @@ private:
     signaled_ = true;
     const std::uint64_t one = 1;
     [[maybe_unused]] const auto written = write(counter_, &one, sizeof(one));
+    if (const std::uint64_t threads = std::exchange(sleepers_, 0); threads != 0) {
+      [[maybe_unused]] const auto rung = write(bell_, &threads, sizeof(threads));
+    }
+  }
+
+  // Waits as the kernel's read(2) does: after a signal handler with SA_RESTART the wait goes on,
+  // and after another one it ends with EINTR. poll(2) would always end. The program polls the other
+  // counter, which a waiting read(2) would change. The bell may ring although there is no event.
+  // Source: ib_uverbs_event_read in drivers/infiniband/core/uverbs_main.c
+  int sleep() {
+    {
+      std::lock_guard lock(mutex_);
+      if (!events_.empty() || ended_)
+        return 0;
+      if (bell_ < 0 && (bell_ = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)) < 0)
+        return errno;
+      ++sleepers_;
+    }
+    std::uint64_t one = 0;
+    if (read(bell_, &one, sizeof(one)) >= 0)
+      return 0;
+    const int error = errno;
+    std::lock_guard lock(mutex_);
+    sleepers_ -= sleepers_ != 0 ? 1 : 0;
+    return error;
+  }
+
+  bool has_visits() const noexcept { return from_ != nullptr && from_->fd() >= 0; }
+
+  // The counter stays readable after `end`.
+  int poll_both() {
+    pollfd p[] = {{counter_, POLLIN, 0}, {from_->fd(), POLLIN, 0}};
+    return poll(p, 2, -1) < 0 ? errno : 0;
   }
 
   // -1, with errno: the process has no descriptor left.
@@ -196,7 +231,9 @@ private:
   unsigned visits_ = 0;   // of threads that take the event themselves
   std::atomic<bool> wakes_early_{false};
   visited_descriptors* const from_ = nullptr;
-  int counter_; // an eventfd(2)
+  int counter_;                // an eventfd(2)
+  int bell_ = -1;              // another one, for threads in `sleep`
+  std::uint64_t sleepers_ = 0; // threads in `sleep` that the bell has not rung for
   const int fd_;
 };
 
