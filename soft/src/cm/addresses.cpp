@@ -110,30 +110,23 @@ bool serves(cm_id& listener, sockaddr& address) {
           (own.sa_family == AF_INET6 && listener.only_v6 == 0));
 }
 
-int choose_source(cm_id& id, const sockaddr& to) {
+int find_route(sockaddr& from, const sockaddr& to) {
   const int fd = socket(to.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0)
     return errno;
-  sockaddr_storage from{}, with_port{};
+  const in_port_t port = std::exchange(port_of(from), in_port_t{0});
+  sockaddr_storage with_port{};
   std::memcpy(&with_port, &to, size_of(to));
   if (port_of(reinterpret_cast<sockaddr&>(with_port)) == 0)
     port_of(reinterpret_cast<sockaddr&>(with_port)) = htons(1);
-  socklen_t size = sizeof(from);
-  int error = 0;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&with_port), size_of(to)) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&from), &size) != 0)
-    error = errno;
+  socklen_t size = size_of(to);
+  const bool found = bind(fd, &from, size) == 0 &&
+                     connect(fd, reinterpret_cast<sockaddr*>(&with_port), size) == 0 &&
+                     getsockname(fd, &from, &size) == 0;
+  const int error = found ? 0 : errno;
   close(fd);
-  if (error != 0)
-    return error;
-  auto& address = reinterpret_cast<sockaddr&>(from);
-  if (id.port_holder >= 0) { // bound to any address: the port stays
-    port_of(address) = port_of(id.route.addr.src_addr);
-    id.route.addr.src_storage = from;
-    return 0;
-  }
-  port_of(address) = 0;
-  return bind_port(id, address);
+  port_of(from) = port;
+  return error;
 }
 
 } // namespace soft

@@ -24,9 +24,10 @@ int check_port(cm_id& id, bool listens);
 bool overlap(sockaddr& a, sockaddr& b) noexcept;
 /// Whether a packet to `address` reaches the listener.
 bool serves(cm_id& listener, sockaddr& address);
-/// Binds the id to the address from which packets to `to` leave. Returns errno of connect(2) and
-/// bind(2).
-int choose_source(cm_id& id, const sockaddr& to);
+/// Looks for the route from an address to another one of its family. If `from` is any address, it
+/// becomes the one that the packets leave from, with the same port. Returns errno of connect(2):
+/// ENETUNREACH if there is no route.
+int find_route(sockaddr& from, const sockaddr& to);
 
 } // namespace soft
 

@@ -261,25 +261,38 @@ SOFT_EXPORT int rdma_bind_addr(rdma_cm_id* base, sockaddr* address) {
   return 0;
 }
 
+// As in the kernel, an id without an address is bound first and stays so. A missing route is an
+// error of the call. A device that does not have the address is one of the event.
+// Source: rdma_resolve_addr and addr_handler in drivers/infiniband/core/cma.c, rdma_resolve_ip in
+// addr.c
 SOFT_EXPORT int rdma_resolve_addr(rdma_cm_id* base, sockaddr* from, sockaddr* to, int) {
   cm_id& id = cm_id::of(base);
-  const int refused = id.share_domain();
+  int refused = id.share_domain();
   {
     const engine::lock_guard lock(engine::get());
     if (id.state != cm_state::idle && id.state != cm_state::bound)
       return fail(id.wrong_state());
-    if (id.state == cm_state::idle && from != nullptr)
-      if (const int error = bind_port(id, *from))
+    if (id.state == cm_state::idle) {
+      sockaddr_storage any{};
+      any.ss_family = to->sa_family;
+      const bool is_given = from != nullptr && from->sa_family != AF_UNSPEC;
+      if (const int error = bind_port(id, is_given ? *from : reinterpret_cast<sockaddr&>(any)))
         return fail(error);
+      id.state = cm_state::bound;
+    }
+    if (id.route.addr.src_addr.sa_family != to->sa_family)
+      return fail(EINVAL);
+    sockaddr_storage source = id.route.addr.src_storage;
+    auto& own = reinterpret_cast<sockaddr&>(source);
+    if (const int error = find_route(own, *to))
+      return fail(error);
     std::memcpy(&id.route.addr.dst_storage, to, size_of(*to));
-    int error = refused;
-    if (error == 0 && (id.port_holder < 0 || is_any(id.route.addr.src_addr)))
-      error = choose_source(id, *to);
-    if (error == 0 && (id.has_lost_device() || index_of(gid_of(id.route.addr.src_addr)) < 0))
-      error = ENODEV;
-    if (error != 0) {
-      id.tell(RDMA_CM_EVENT_ADDR_ERROR, -error);
+    if (refused == 0 && (id.has_lost_device() || index_of(gid_of(own)) < 0))
+      refused = ENODEV;
+    if (refused != 0) {
+      id.tell(RDMA_CM_EVENT_ADDR_ERROR, -refused);
     } else {
+      id.route.addr.src_storage = source;
       id.use_device();
       id.state = cm_state::resolved;
       id.tell(RDMA_CM_EVENT_ADDR_RESOLVED);

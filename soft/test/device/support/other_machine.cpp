@@ -66,14 +66,20 @@ void set_up_ipv6(int s) {
 
 } // namespace
 
-void enter_namespace() {
-  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
-    _exit(not_permitted);
-  const int v4 = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+void set_up_loopback() {
+  const int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   ifreq up{};
   std::strcpy(up.ifr_name, "lo");
   up.ifr_flags = IFF_UP | IFF_RUNNING | IFF_LOOPBACK;
-  REQUIRE(ioctl(v4, SIOCSIFFLAGS, &up) == 0);
+  REQUIRE(ioctl(s, SIOCSIFFLAGS, &up) == 0);
+  close(s);
+}
+
+void enter_namespace() {
+  if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+    _exit(not_permitted);
+  set_up_loopback();
+  const int v4 = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   set_up_ipv4(v4);
   close(v4);
   const int v6 = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);

@@ -17,6 +17,8 @@ namespace soft::test {
 /// 2001:db8::2 of its own, and where all addresses have a route. The process ends if it has not the
 /// right.
 void enter_namespace();
+/// In a new network namespace: brings up loopback, with 127.0.0.1 and ::1 alone.
+void set_up_loopback();
 /// Runs a hidden test case, which calls `enter_namespace`, in a process of its own. Warns if there
 /// is no right.
 void check_in_namespace(const std::string& test_case, const child::variables& environment = {});
