@@ -169,8 +169,8 @@ bool iwarp_wire::has_memory(flight& f) {
                                        f.as_of);
 }
 
-// The memory of the segment that has begun may not be registered any more. A WRITE of type UC is
-// dropped then.
+// The memory of the segment that has begun may not be registered any more, or the key of a window
+// may name other memory. A WRITE of type UC is dropped then.
 failure iwarp_wire::check_place() {
   const iwarp::segment_header& h = reader_->segment();
   if (h.length == 0 || qp_ == nullptr)
@@ -186,7 +186,7 @@ failure iwarp_wire::check_place() {
   if (h.op == opcode::rdma_write) {
     refusal why{};
     if (write_dropped_ || qp_->remote_memory(h.stag, h.tagged_offset, h.length,
-                                             IBV_ACCESS_REMOTE_WRITE, why) != nullptr)
+                                             IBV_ACCESS_REMOTE_WRITE, why) == write_place_)
       return {};
     if (is_reliable())
       return write_error(why);
@@ -258,6 +258,7 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
       qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
       return begin_result::fail(write_error(why));
     }
+    write_place_ = memory;
     to.add({memory, h.length});
     return begin_result::place();
   }

@@ -217,6 +217,7 @@ private:
   std::uint64_t receive_as_of_ = 0;
   std::uint32_t written_ = 0;  // bytes of the last WRITE, which immediate data may follow
   bool write_dropped_ = false; // the last WRITE, of type UC, has failed
+  const std::byte* write_place_ = nullptr; // of the last segment of a WRITE
   std::array<std::byte, iwarp::max_terminate_size> payload_{};
 
   std::optional<iwarp::fpdu_writer> writer_;

@@ -43,8 +43,8 @@ void in_two_halves(raw_peer& peer, const bytes& all, const std::byte& arrived, T
 
 // Memory that is zero after it was deregistered.
 struct own_memory {
-  explicit own_memory(ibv_pd* pd) : data(new std::byte[size]()) {
-    mr.reset(ibv_reg_mr(pd, data.get(), size, IBV_ACCESS_LOCAL_WRITE));
+  explicit own_memory(ibv_pd* pd, int more = 0) : data(new std::byte[size]()) {
+    mr.reset(ibv_reg_mr(pd, data.get(), size, IBV_ACCESS_LOCAL_WRITE | more));
     REQUIRE(mr);
   }
   void deregister() {
@@ -58,6 +58,25 @@ struct own_memory {
   std::unique_ptr<std::byte[]> data;
   owned_mr mr;
 };
+
+// Posts a request without elements, and waits until it is done.
+void carry_out(rdma_cm_id* id, ibv_send_wr wr) {
+  ibv_send_wr* bad = nullptr;
+  wr.send_flags = IBV_SEND_SIGNALED;
+  REQUIRE(ibv_post_send(id->qp, &wr, &bad) == 0);
+  REQUIRE(completion(id->send_cq).status == IBV_WC_SUCCESS);
+}
+
+// Binds a window of type 2 to the whole of a memory. The peer's addresses begin at 0.
+void bind(rdma_cm_id* id, ibv_mw& w, std::uint32_t key, const own_memory& to) {
+  ibv_send_wr wr{};
+  wr.opcode = IBV_WR_BIND_MW;
+  wr.bind_mw.mw = &w;
+  wr.bind_mw.rkey = key;
+  wr.bind_mw.bind_info = {to.mr.get(), reinterpret_cast<std::uintptr_t>(to.data.get()),
+                          own_memory::size, IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_ZERO_BASED};
+  carry_out(id, wr);
+}
 
 } // namespace
 
@@ -79,6 +98,31 @@ TEST_CASE("A message does not go on to a receive whose memory is deregistered") 
     CHECK(wc.status == IBV_WC_LOC_PROT_ERR);
     CHECK(own.is_untouched());
   }
+}
+
+TEST_CASE("A WRITE does not go on to memory that its window has left for another one") {
+  accepted a;
+  own_memory first(a.e.id->pd, IBV_ACCESS_MW_BIND), second(a.e.id->pd, IBV_ACCESS_MW_BIND);
+  const std::unique_ptr<ibv_mw, destroys<ibv_dealloc_mw>> w(
+      ibv_alloc_mw(a.e.id->pd, IBV_MW_TYPE_2));
+  REQUIRE(w);
+  a.accept();
+  a.peer->send({.op = opcode::rdma_write}, {}); // the device may send from now on
+  const std::uint32_t key = ibv_inc_rkey(w->rkey);
+  bind(a.e.id, *w, key, first);
+  const bytes all = segments(a.peer->writer, own_memory::size,
+                             {.op = opcode::rdma_write, .length = own_memory::size, .stag = key});
+  in_two_halves(*a.peer, all, first.data[0], [&] {
+    ibv_send_wr invalidate{};
+    invalidate.opcode = IBV_WR_LOCAL_INV;
+    invalidate.invalidate_rkey = key;
+    carry_out(a.e.id, invalidate);
+    first.deregister();
+    bind(a.e.id, *w, key, second);
+  });
+  CHECK(a.peer->next_terminate().error() == soft::iwarp::ddp_error(ddp_tagged_code::invalid_stag));
+  CHECK(first.is_untouched());
+  CHECK(second.is_untouched());
 }
 
 TEST_CASE("The answer to a READ does not go on to memory that is deregistered") {
