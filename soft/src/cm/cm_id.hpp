@@ -80,7 +80,7 @@ struct librdmacm_id : rdma_cm_id {
 };
 
 /// A connection that is made, or a listener. The engine must be locked wherever a member is used.
-struct cm_id final : librdmacm_id, wire_owner, removable {
+struct cm_id final : librdmacm_id, wire_owner, removable, task {
   counted<&resource_counts::ids> count;
   cm_state state = cm_state::idle;
   bool synchronous = false; ///< the library waits for each event itself
@@ -129,6 +129,7 @@ struct cm_id final : librdmacm_id, wire_owner, removable {
   void heard() override;
   void ended(int error) override;
   void on_removal() override;
+  void run() override;
 
   static cm_id& of(rdma_cm_id* id) noexcept { return *static_cast<cm_id*>(id); }
   static cm_channel& channel_of(rdma_event_channel* c) noexcept {
@@ -147,6 +148,8 @@ struct cm_id final : librdmacm_id, wire_owner, removable {
   /// Reports an event. `status`: 0, a negative error number, or a reason of rejection.
   void tell(rdma_cm_event_type what, int status = 0, const private_data* data = nullptr,
             std::uint8_t data_field = 0);
+  /// Ends what the id has begun with another id of this process, unless that one answers in time.
+  void expect_answer();
   /// Opens the context that ids have, unless it is open. It calls ibv_open_device(3), as librdmacm
   /// does, so that a library that replaces the function sees the context. The engine must not be
   /// locked. nullptr: errno.

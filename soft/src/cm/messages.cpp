@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <arpa/inet.h>
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <netinet/in.h>
@@ -163,8 +164,9 @@ void send_request(cm_id& from, const private_data& data, int rejection) {
   if (take_request(*listener, std::move(made), data) == nullptr) {
     from.peer = nullptr;
     from.state = cm_state::ended;
-    from.tell(RDMA_CM_EVENT_REJECTED, reject_consumer, nullptr, reject_data);
+    return from.tell(RDMA_CM_EVENT_REJECTED, reject_consumer, nullptr, reject_data);
   }
+  from.expect_answer();
 }
 
 cm_id* take_request(cm_id& listener, std::unique_ptr<cm_id> made, const private_data& data) {
@@ -205,6 +207,7 @@ void send_reply(cm_id& from, const private_data& data) {
   to.responder_resources = from.initiator_depth;
   to.peer_ece = {from.peer_ece.vendor_id, from.own_ece.options, 0};
   to.tell(RDMA_CM_EVENT_CONNECT_RESPONSE, 0, &data, reply_data);
+  from.expect_answer();
 }
 
 void send_ready(cm_id& from) {
@@ -230,6 +233,16 @@ void send_reject(cm_id& from, int reason, const private_data& data) {
   }
   if (to != nullptr)
     to->tell(RDMA_CM_EVENT_REJECTED, reason, &data, reject_data);
+}
+
+void cm_id::expect_answer() { engine::get().schedule_at(*this, clock::now() + current().answer); }
+
+// Source: IB_CM_REQ_ERROR and IB_CM_REP_ERROR in cma_ib_handler of drivers/infiniband/core/cma.c
+void cm_id::run() {
+  if (state != cm_state::requesting && state != cm_state::replied)
+    return; // the peer has answered
+  send_reject(*this, reject_timeout, {});
+  tell(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
 }
 
 namespace {
@@ -266,6 +279,7 @@ void send_disconnect(cm_id& from) {
 }
 
 void withdraw(cm_id& id) {
+  engine::get().remove(id);
   switch (id.state) {
   case cm_state::listening:
     stop_listening(id);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Peers of iWARP that begin a connection and stay silent, and connections for which there is no
 // room.
+#include "support/cm_pair.hpp"
 #include "support/raw_connection.hpp"
 
 #include "iwarp/mpa_negotiation.hpp"
@@ -101,6 +102,49 @@ TEST_CASE("A connection without its first message ends as unreachable for its ac
   CHECK_FALSE(peer.start(true).rejected);
   CHECK(peer.at_end());
   CHECK(state_of(*e.id->qp) == IBV_QPS_ERR);
+}
+
+TEST_CASE("A request that no id of this process answers ends as unreachable") {
+  const auto [id, port] = listen();
+  const endpoint listener(id);
+  const with_settings set("answer=50ms");
+  endpoint e;
+  resolve(e, port);
+  errno = 0;
+  CHECK(connect(e) == -1);
+  CHECK(errno == ETIMEDOUT);
+  REQUIRE(e.id->event != nullptr);
+  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  CHECK(e.id->event->status == -ETIMEDOUT);
+  endpoint late;
+  REQUIRE(rdma_get_request(listener.id, &late.id) == 0);
+  CHECK(accept(late) == -1); // it was rejected
+  CHECK(errno == EINVAL);
+}
+
+TEST_CASE("An acceptance that an id of this process does not confirm ends as unreachable") {
+  const auto [id, port] = listen();
+  const endpoint listener(id);
+  cm_end client; // without a queue pair, so that the library does not confirm
+  REQUIRE(rdma_create_id(client.channel, &client.id, nullptr, RDMA_PS_TCP) == 0);
+  sockaddr_in to = local_address(static_cast<std::uint16_t>(std::stoi(port)));
+  REQUIRE(rdma_resolve_addr(client.id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
+  client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+  REQUIRE(rdma_resolve_route(client.id, 1000) == 0);
+  client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  rdma_conn_param p{};
+  REQUIRE(rdma_connect(client.id, &p) == 0);
+  endpoint e;
+  REQUIRE(rdma_get_request(listener.id, &e.id) == 0);
+  e.make_queue_pair();
+  const with_settings set("answer=50ms");
+  errno = 0;
+  CHECK(accept(e) == -1);
+  CHECK(errno == ETIMEDOUT);
+  REQUIRE(e.id->event != nullptr);
+  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
+  client.expect(RDMA_CM_EVENT_REJECTED);
 }
 
 TEST_CASE("A connection that sends no whole request is closed") {
