@@ -4,6 +4,7 @@
 #include "cm/addresses.hpp"
 
 #include "engine/of_process.hpp"
+#include "roce/network_header.hpp"
 
 #include <algorithm>
 #include <arpa/inet.h>
@@ -39,6 +40,12 @@ in_port_t& port_of(sockaddr& a) noexcept {
                                  : reinterpret_cast<sockaddr_in&>(a).sin_port;
 }
 
+// rdma_cm has no time in which a port waits for late segments. Of UDP, the option would share it.
+void set_sharing(int fd, const cm_id& id) {
+  const int yes = !id.is_datagram() || id.reuse_address;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+}
+
 int bind_port(cm_id& id, const sockaddr& address) {
   if (address.sa_family != AF_INET && address.sa_family != AF_INET6)
     return EINVAL;
@@ -53,9 +60,7 @@ int bind_port(cm_id& id, const sockaddr& address) {
   const int fd = socket(address.sa_family, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0)
     return errno;
-  // rdma_cm has no time in which a port waits for late segments. Of UDP, the option would share it.
-  const int yes = !id.is_datagram() || id.reuse_address;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  set_sharing(fd, id);
   if (address.sa_family == AF_INET6)
     setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &id.only_v6, sizeof(id.only_v6));
   sockaddr_storage given{};
@@ -108,6 +113,11 @@ bool serves(cm_id& listener, sockaddr& address) {
   return port_of(own) == port_of(address) && (is_any(address) || is_here(gid_of(address))) &&
          (own.sa_family == address.sa_family ||
           (own.sa_family == AF_INET6 && listener.only_v6 == 0));
+}
+
+bool takes_from(const cm_id& listener, const sockaddr& from) noexcept {
+  return listener.only_v6 == 0 || listener.route.addr.src_addr.sa_family != AF_INET6 ||
+         !roce::is_ipv4(gid_of(from));
 }
 
 int find_route(sockaddr& from, const sockaddr& to) {

@@ -79,7 +79,9 @@ struct cm_listener final : wire_listener {
     to.traffic_class = traffic_class_of_peer(w->socket(), to.route.addr.src_addr.sa_family);
     private_data data;
     cm_id* const id_of_request =
-        take_data(f, data) && has_descriptors() ? take_request(id, std::move(made), data) : nullptr;
+        take_data(f, data) && has_descriptors() && takes_from(id, to.route.addr.dst_addr)
+            ? take_request(id, std::move(made), data)
+            : nullptr;
     if (id_of_request != nullptr) {
       id_of_request->wire = w;
       w->set_owner(*id_of_request);

@@ -212,6 +212,7 @@ SOFT_EXPORT int rdma_destroy_id(rdma_cm_id* base) {
   return 0;
 }
 
+// The states are those of rdma_set_reuseaddr and rdma_set_afonly in drivers/infiniband/core/cma.c.
 SOFT_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int name, void* value,
                                 std::size_t bytes) {
   cm_id& id = cm_id::of(base);
@@ -220,14 +221,23 @@ SOFT_EXPORT int rdma_set_option(rdma_cm_id* base, int level, int name, void* val
     return fail(ENXIO);
   if (level == RDMA_OPTION_ID &&
       (name == RDMA_OPTION_ID_REUSEADDR || name == RDMA_OPTION_ID_AFONLY)) {
-    if (bytes != sizeof(int) || id.state != cm_state::idle)
+    if (bytes != sizeof(int))
       return fail(EINVAL);
     int set = 0;
     std::memcpy(&set, value, sizeof(set));
-    if (name == RDMA_OPTION_ID_REUSEADDR)
-      id.reuse_address = set != 0;
-    else
+    const bool is_in_time =
+        name == RDMA_OPTION_ID_AFONLY
+            ? id.state == cm_state::idle || id.state == cm_state::bound
+            : id.state == cm_state::idle || (set != 0 && id.state != cm_state::listening);
+    if (!is_in_time)
+      return fail(EINVAL);
+    if (name == RDMA_OPTION_ID_AFONLY) {
       id.only_v6 = set != 0;
+      return 0;
+    }
+    id.reuse_address = set != 0;
+    if (id.port_holder >= 0)
+      set_sharing(id.port_holder, id);
     return 0;
   }
   if (level == RDMA_OPTION_ID &&

@@ -180,7 +180,8 @@ TEST_CASE("a request carries at most 7 retries, which for receives that are miss
   CHECK(a.rnr_retry == 7);
 }
 
-TEST_CASE("each side retries as often as its peer asks, and an acceptance without parameters asks 7") {
+TEST_CASE(
+    "each side retries as often as its peer asks, and an acceptance without parameters asks 7") {
   const auto retries = [](const cm_end& end) {
     ibv_qp_attr a{};
     ibv_qp_init_attr made{};

@@ -4,9 +4,11 @@
 #include "support/fixture.hpp"
 #include "support/other_machine.hpp"
 #include "support/processes.hpp"
+#include "support/raw_connection.hpp"
 
 #include <arpa/inet.h>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -28,15 +30,27 @@ rdma_cm_id* request_at(rdma_event_channel* c) {
   return id;
 }
 
+void set(rdma_cm_id* id, int option, int value) {
+  REQUIRE(rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value)) == 0);
+}
+bool is_refused(rdma_cm_id* id, int option, int value) {
+  errno = 0;
+  return rdma_set_option(id, RDMA_OPTION_ID, option, &value, sizeof(value)) == -1 &&
+         errno == EINVAL;
+}
+
 // A listener, and a connector in the same process. Whether the request reaches the listener.
-bool reaches(sockaddr_storage own, sockaddr_storage to, bool only_v6) {
+// `late`: the listener's option is set when it is bound.
+bool reaches(sockaddr_storage own, sockaddr_storage to, bool only_v6, bool late = false) {
   rdma_event_channel* const at = rdma_create_event_channel();
   REQUIRE(at != nullptr);
   rdma_cm_id* listener = nullptr;
   REQUIRE(rdma_create_id(at, &listener, nullptr, RDMA_PS_TCP) == 0);
-  int on = only_v6;
-  REQUIRE(rdma_set_option(listener, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &on, sizeof(on)) == 0);
+  if (!late)
+    set(listener, RDMA_OPTION_ID_AFONLY, only_v6);
   REQUIRE(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&own)) == 0);
+  if (late)
+    set(listener, RDMA_OPTION_ID_AFONLY, only_v6);
   REQUIRE(rdma_listen(listener, 4) == 0);
   auto& port = to.ss_family == AF_INET ? reinterpret_cast<sockaddr_in&>(to).sin_port
                                        : reinterpret_cast<sockaddr_in6&>(to).sin6_port;
@@ -102,8 +116,52 @@ TEST_CASE("A request to another machine does not reach a listener at any address
 TEST_CASE("A listener at any address of IPv6 gets requests of IPv4 unless it is to have none") {
   CHECK(reaches(address("::"), address("127.0.0.1"), false));
   CHECK_FALSE(reaches(address("::"), address("127.0.0.1"), true));
+  CHECK_FALSE(reaches(address("::"), address("127.0.0.1"), true, true));
+  CHECK(reaches(address("::"), address("::1"), true, true));
   CHECK(reaches(address("::1"), address("::1"), false));
   CHECK(reaches(address("0.0.0.0"), address("127.0.0.2"), false));
+}
+
+TEST_CASE("A listener that is to have no requests of IPv4 rejects those of other processes") {
+  cm_end at;
+  REQUIRE(rdma_create_id(at.channel, &at.id, nullptr, RDMA_PS_TCP) == 0);
+  sockaddr_storage any = address("::");
+  REQUIRE(rdma_bind_addr(at.id, reinterpret_cast<sockaddr*>(&any)) == 0);
+  const bool only_v6 = GENERATE(false, true);
+  set(at.id, RDMA_OPTION_ID_AFONLY, only_v6);
+  REQUIRE(rdma_listen(at.id, 4) == 0);
+  CHECK(is_refused(at.id, RDMA_OPTION_ID_AFONLY, 0));
+  raw_peer peer(std::to_string(ntohs(rdma_get_src_port(at.id))));
+  peer.send(request_of());
+  if (only_v6) {
+    CHECK(peer.start(true).rejected);
+    CHECK_FALSE(at.has_event());
+  } else {
+    rdma_destroy_id(at.expect(RDMA_CM_EVENT_CONNECT_REQUEST));
+  }
+}
+
+TEST_CASE("An id shares its port once it is bound, but not while it listens") {
+  const rdma_port_space ps = GENERATE(RDMA_PS_TCP, RDMA_PS_UDP);
+  CAPTURE(ps);
+  cm_end first, second;
+  for (cm_end* const e : {&first, &second})
+    REQUIRE(rdma_create_id(e->channel, &e->id, nullptr, ps) == 0);
+  sockaddr_in a = local_address(0);
+  REQUIRE(rdma_bind_addr(first.id, reinterpret_cast<sockaddr*>(&a)) == 0);
+  a.sin_port = rdma_get_src_port(first.id);
+  set(second.id, RDMA_OPTION_ID_REUSEADDR, 1);
+  CHECK(rdma_bind_addr(second.id, reinterpret_cast<sockaddr*>(&a)) == -1);
+  CHECK(errno == EADDRINUSE);
+  CHECK(is_refused(first.id, RDMA_OPTION_ID_REUSEADDR, 0));
+  set(first.id, RDMA_OPTION_ID_REUSEADDR, 1);
+  CHECK(rdma_bind_addr(second.id, reinterpret_cast<sockaddr*>(&a)) == 0);
+  cm_end listener;
+  REQUIRE(rdma_create_id(listener.channel, &listener.id, nullptr, ps) == 0);
+  a.sin_port = 0;
+  REQUIRE(rdma_bind_addr(listener.id, reinterpret_cast<sockaddr*>(&a)) == 0);
+  REQUIRE(rdma_listen(listener.id, 1) == 0);
+  CHECK(is_refused(listener.id, RDMA_OPTION_ID_REUSEADDR, 1));
 }
 
 // The connector gives up, so the request has an event besides the listener's.
