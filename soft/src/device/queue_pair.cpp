@@ -251,8 +251,14 @@ void queue_pair::fail() {
 }
 
 void queue_pair::fail_by_peer(ibv_event_type what) {
-  if (what == IBV_EVENT_QP_ACCESS_ERR || habits().event_of_failure != nullptr)
-    tell(what);
+  tell(what);
+  erred_ = true;
+  fail();
+}
+
+void queue_pair::fail_receiving() {
+  if (habits().event_of_failure != nullptr)
+    tell(IBV_EVENT_QP_REQ_ERR);
   erred_ = true;
   fail();
 }

@@ -244,6 +244,12 @@ private:
   void deliver(queue_pair& to, const send_work& r, std::uint64_t bytes,
                ibv_wc_opcode as = IBV_WC_RECV);
   void refuse_receive(ibv_wc_status why);
+  /// Fails this queue pair, and raises the event, because of a peer's request that it must not
+  /// carry out: a key (IBV_EVENT_QP_ACCESS_ERR), a misaligned atomic, or a READ too many
+  /// (IBV_EVENT_QP_REQ_ERR). Source: InfiniBand Architecture Specification, 11.6.3.1
+  outcome refuse(ibv_wc_status why);
+  /// After a receive that ends with an error. Some adapters raise an event, too.
+  void fail_receiving();
   outcome no_receive(queue_pair& at);
   outcome no_answer();
   bool is_interrupted() const noexcept {

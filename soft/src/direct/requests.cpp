@@ -114,23 +114,28 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
   const auto into = to.sink(*receive);
   if (!into) {
     to.refuse_receive(IBV_WC_LOC_PROT_ERR);
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
+    to.fail_receiving();
     return is_reliable() ? failed(IBV_WC_REM_OP_ERR) : outcome{};
   }
   if (from.bytes > into->bytes) {
     to.refuse_receive(IBV_WC_LOC_LEN_ERR);
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
+    to.fail_receiving();
     return is_reliable() ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
   }
   if (r.opcode == IBV_WR_SEND_WITH_INV &&
       !memory_table::get().invalidate(to.qp_base, r.immediate)) {
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
+    to.fail_receiving();
     return is_reliable() ? failed(IBV_WC_REM_INV_REQ_ERR) : outcome{};
   }
   if (!to.is_for_poll(to.qp_base.recv_cq, *into, from))
     transfer(*into, from);
   deliver(to, r, from.bytes);
   return {};
+}
+
+outcome queue_pair::refuse(ibv_wc_status why) {
+  fail_by_peer(why == IBV_WC_REM_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
+  return failed(why);
 }
 
 outcome queue_pair::write(send_work& r, queue_pair& to, const spans& from) {
@@ -142,8 +147,7 @@ outcome queue_pair::write(send_work& r, queue_pair& to, const spans& from) {
     if (memory == nullptr) {
       if (!is_reliable())
         return {};
-      to.fail_by_peer(IBV_EVENT_QP_ACCESS_ERR);
-      return failed(IBV_WC_REM_ACCESS_ERR);
+      return to.refuse(IBV_WC_REM_ACCESS_ERR);
     }
     spans into;
     into.add(memory, from.bytes);
@@ -155,17 +159,13 @@ outcome queue_pair::write(send_work& r, queue_pair& to, const spans& from) {
 }
 
 outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
-  if (to.attributes_.max_dest_rd_atomic == 0) {
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
-    return failed(IBV_WC_REM_INV_REQ_ERR);
-  }
+  if (to.attributes_.max_dest_rd_atomic == 0)
+    return to.refuse(IBV_WC_REM_INV_REQ_ERR);
   if (into.bytes != 0) {
     std::byte* const memory =
         to.remote_memory(r.key, r.address, into.bytes, IBV_ACCESS_REMOTE_READ);
-    if (memory == nullptr) {
-      to.fail_by_peer(IBV_EVENT_QP_ACCESS_ERR);
-      return failed(IBV_WC_REM_ACCESS_ERR);
-    }
+    if (memory == nullptr)
+      return to.refuse(IBV_WC_REM_ACCESS_ERR);
     spans from;
     from.add(memory, into.bytes);
     if (made_of.sq_sig_all == 0 || !is_for_poll(qp_base.send_cq, into, from))
@@ -177,19 +177,13 @@ outcome queue_pair::read(send_work& r, queue_pair& to, const spans& into) {
 outcome queue_pair::atomic(send_work& r, queue_pair& to, const spans& into) {
   if (into.bytes != 8)
     return failed(IBV_WC_LOC_LEN_ERR);
-  if (r.address % 8 != 0 || to.attributes_.max_dest_rd_atomic == 0) {
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
-    return failed(IBV_WC_REM_INV_REQ_ERR);
-  }
+  if (r.address % 8 != 0 || to.attributes_.max_dest_rd_atomic == 0)
+    return to.refuse(IBV_WC_REM_INV_REQ_ERR);
   std::byte* const memory = to.remote_memory(r.key, r.address, 8, IBV_ACCESS_REMOTE_ATOMIC);
-  if (memory == nullptr) {
-    to.fail_by_peer(IBV_EVENT_QP_ACCESS_ERR);
-    return failed(IBV_WC_REM_ACCESS_ERR);
-  }
-  if (!is_aligned_word(memory)) {
-    to.fail_by_peer(IBV_EVENT_QP_REQ_ERR);
-    return failed(IBV_WC_REM_INV_REQ_ERR);
-  }
+  if (memory == nullptr)
+    return to.refuse(IBV_WC_REM_ACCESS_ERR);
+  if (!is_aligned_word(memory))
+    return to.refuse(IBV_WC_REM_INV_REQ_ERR);
   auto* const word = reinterpret_cast<std::uint64_t*>(memory);
   std::uint64_t before = r.compare_add;
   if (r.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD)

@@ -121,9 +121,10 @@ iwarp::protocol_error read_error(refusal why) {
 // A peer that keeps to the agreed number finds room (RFC 6581, section 9.1): an answer leaves
 // `answers_` before the peer gets its end. Otherwise the queue of read requests has no buffer for
 // the message (RFC 5041, section 7.1).
-failure iwarp_wire::too_many_requests() const {
+failure iwarp_wire::too_many_requests() {
   if (answers_.size() < ird_)
     return {};
+  qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
   return iwarp::ddp_error(iwarp::ddp_untagged_code::invalid_msn_no_buffer);
 }
 

@@ -114,7 +114,7 @@ private:
   iwarp::begin_result refuse_message(ibv_wc_status status, const iwarp::protocol_error& e);
   iwarp::begin_result begin_tagged(const iwarp::segment_header& h, iwarp::placement& to);
   iwarp::failure end_send(const iwarp::segment_header& h);
-  iwarp::failure too_many_requests() const;
+  iwarp::failure too_many_requests();
   iwarp::failure end_read_request(std::uint32_t msn);
   iwarp::failure end_atomic_request();
   iwarp::failure end_response(const iwarp::segment_header& h);

@@ -51,6 +51,7 @@ TEST_CASE("A peer has as many READs outstanding as were agreed, and not one READ
     CHECK(t.error() == ddp_error(ddp_untagged_code::invalid_msn_no_buffer));
     CHECK(t.ddp_header().size() == untagged_header_size);
     CHECK(a.peer->at_end());
+    CHECK(next_event(*a.e.id->verbs) == IBV_EVENT_QP_ACCESS_ERR);
   }
 }
 

@@ -131,6 +131,7 @@ TEST_CASE("An atomic of an unaligned word is a remote operation error") {
   a.peer->send({.op = opcode::atomic_request, .length = atomic_request_size}, encode(r));
   CHECK(a.peer->next_terminate().error() ==
         rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream));
+  CHECK(next_event(*a.e.id->verbs) == IBV_EVENT_QP_ACCESS_ERR);
 }
 
 TEST_CASE("A SEND that invalidates what it must not ends the connection") {
