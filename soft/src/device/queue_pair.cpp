@@ -122,7 +122,7 @@ int queue_pair::post_built() noexcept {
 // socket takes them from the posting thread: that saves the time in which the engine wakes up.
 void queue_pair::begin() noexcept {
   if ((sends_by_socket_.load(std::memory_order_relaxed) || needs_attention(is_at_post)) &&
-      !needs_attention(request_attention))
+      !needs_attention(request_places | is_timed))
     engine::get().run_here(*this);
   else
     engine::get().schedule(*this);
