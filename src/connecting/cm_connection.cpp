@@ -258,10 +258,13 @@ error_code cm_connection::check_fit(const ibv_context* device, const queue_pair_
   return data.size() > most_data(own, 196) ? error_code(asio::error::message_size) : error_code();
 }
 
-// While attached, a queue pair is not connected by any other operation.
+// While attached, a queue pair is not connected by any other operation. A record with an address is
+// for `async_exchange`, and has no data of the program's: it is not put to `accept_options::admit`,
+// so it is refused (`has_hello`).
 error_code cm_connection::read_hello(connection_target& target) {
   assert(mutex_.held() && state_ == state::requested);
-  const error_code ec = target.on_hello(request_.data.bytes(), true);
+  const std::span<const std::byte> record = request_.data.bytes();
+  const error_code ec = is_record(record) ? target.on_hello(record, true) : incompatible(record);
   if (ec == error::incompatible_peer) {
     const refusal_bytes why = encode_refusal(target.hello());
     rdma_reject(id_, why.data(), static_cast<std::uint8_t>(why.size()));

@@ -75,7 +75,7 @@ public:
   error_code accept(connect_operation& op, const std::shared_ptr<queue_pair_impl>& qp,
                     const cm_home& home, const accept_options& options, bool counted);
   error_code reject(const private_data& data);
-  /// Whether the private data are a valid handshake.
+  /// Whether the private data are a valid handshake. No other request connects an object with one.
   bool has_hello() const noexcept;
   /// Puts the request to the program's function. Returns false if the function does not admit it:
   /// the request was then rejected and counted. An exception of the function does not leave this

@@ -67,6 +67,29 @@ TEST_CASE("handshake: each length") {
   s.check();
 }
 
+TEST_CASE("handshake: no record gets past a program that admits none") {
+  siege s;
+  std::mt19937 random = seeded(8);
+  for (const bool with_address : {false, true})
+    for (std::size_t i = 0; i < repetitions(20); ++i) {
+      bare_peer p(s.report()->admitted_port);
+      detail::handshake h = p.hello(kind::message);
+      if (with_address) {
+        h.address.emplace();
+        h.address->address.number = 2 + below(random, 0xfffff0);
+        h.address->address.packet_number = below(random, 0xffffff);
+        h.address->address.lid = static_cast<std::uint16_t>(1 + below(random, 0xffff));
+        h.address->address.mtu = static_cast<ibv_mtu>(IBV_MTU_256 + below(random, 5));
+      }
+      const auto record = encode(h);
+      byte_vector bytes(record.begin(), record.begin() + static_cast<std::ptrdiff_t>(h.size()));
+      if (i % 4 == 3)
+        bytes[below(random, bytes.size())] ^= static_cast<std::byte>(1U << below(random, 8));
+      CHECK_FALSE(accepted(p, bytes));
+    }
+  s.check();
+}
+
 TEST_CASE("handshake: random bytes are changed") {
   siege s;
   std::mt19937 random = seeded(1);

@@ -21,8 +21,10 @@ struct hostile_report {
   // Written by the victim.
   std::atomic<std::uint32_t> state{starting};
   std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
+  std::atomic<std::uint32_t> admitted_port{0}; ///< Of messages; no connector is admitted.
   std::atomic<std::uint64_t> ticks{0};
   std::atomic<std::uint64_t> accepted{0};    ///< Connections and streams.
+  std::atomic<std::uint64_t> unadmitted{0};  ///< Connections that `admit` should have prevented.
   std::atomic<std::uint64_t> turned_away{0}; ///< Requests for which an object could not be opened.
   std::atomic<std::uint64_t> locked{0};      ///< Acquisitions of the lock that no peer attacks.
   std::atomic<std::uint64_t> borrowed{0};    ///< Requests for a peer's memory that have ended.
@@ -31,7 +33,9 @@ struct hostile_report {
   std::atomic<std::uint64_t> busy_ns{0}, gap_ns{0};
   std::atomic<std::uint64_t> measured{0}; ///< The last wish for a measurement that was carried out.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes in use, after what is unused was given back.
-  std::atomic<std::uint64_t> damaged{0};  ///< Bytes of guarded memory that have changed.
+  std::atomic<std::uint64_t> pooled{0};   ///< Bytes of the pool in use.
+  std::atomic<std::uint64_t> pool_limit{0};
+  std::atomic<std::uint64_t> damaged{0}; ///< Bytes of guarded memory that have changed.
   // Where a peer aims that knows more than it should.
   std::atomic<std::uint64_t> guarded_address{0};
   std::atomic<std::uint32_t> guarded_key{0};

@@ -86,6 +86,7 @@ void siege::check() {
   CHECK(report_->busy_ns <= in_ns(longest_busy * slower));
   CHECK(report_->gap_ns <= in_ns(longest_gap * slower));
   CHECK(report_->damaged == 0);
+  CHECK(report_->unadmitted == 0);
   CHECK(lives());
 }
 

@@ -131,13 +131,18 @@ public:
     node_.listen(own_endpoint());
     messages_.open(own_endpoint());
     bytes_.open(own_endpoint());
+    admitting_.open(own_endpoint());
+    report_->pool_limit = pool_.limit();
     report_->messages_port = messages_.local_endpoint().port();
     report_->bytes_port = bytes_.local_endpoint().port();
+    report_->admitted_port = admitting_.local_endpoint().port();
     report_->nodes_port = node_.local_endpoint().port();
     report_->guarded_address = reinterpret_cast<std::uintptr_t>(guard_.first().data());
     report_->guarded_key = guard_.first().lkey(); // the software devices have one key for both
     asio::co_spawn(io_, accept<asio_rdma::connection>(messages_), rethrow);
     asio::co_spawn(io_, accept<asio_rdma::stream>(bytes_), rethrow);
+    for (int i = 0; i < 4; ++i)
+      asio::co_spawn(io_, admit(), rethrow);
     asio::co_spawn(io_, lock(), rethrow);
     tick();
   }
@@ -177,6 +182,16 @@ private:
       co_return;
     ++report_->accepted;
     co_await echo(object);
+  }
+
+  /// Admits no connector.
+  asio::awaitable<void> admit() {
+    for (;;) {
+      asio_rdma::connection c(io_, pool_);
+      const auto none = accept_options().set_admit([](auto&&...) { return false; });
+      const auto [ec, info] = co_await admitting_.async_accept(c, none, token);
+      report_->unadmitted += ec ? 0U : 1U;
+    }
   }
 
   asio::awaitable<void> echo(std::shared_ptr<asio_rdma::connection> c) {
@@ -264,6 +279,7 @@ private:
       report_->resident = resident_bytes();
       report_->measured = wish;
     }
+    report_->pooled = pool_.statistics().bytes_in_use;
     ++report_->ticks;
     last_ = {clock_ns(CLOCK_THREAD_CPUTIME_ID), clock_ns(CLOCK_MONOTONIC), watch_.late(),
              wait_.total_ns()};
@@ -282,7 +298,7 @@ private:
   memory_pool pool_{protection_domain(open_device())};
   guard guard_{pool_};
   connection_options options_;
-  acceptor messages_{io_}, bytes_{io_};
+  acceptor messages_{io_}, bytes_{io_}, admitting_{io_};
   global_memory node_{io_, pool_, host_id};
   asio::steady_timer timer_{io_};
   machine_watch watch_;

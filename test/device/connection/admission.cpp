@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Requests that are put to the program before they are accepted (`accept_options::admit`).
 #include "catch.hpp"
+#include "connecting/handshake.hpp"
 #include "device/connection/connection_support.hpp"
 
 #include <asio_rdma/log.hpp>
@@ -300,6 +301,43 @@ TEST_CASE("a request of another protocol is not put to the function") {
   CHECK(calls == 0);
   CHECK(s.attempt("").succeeded());
   CHECK(calls == 1);
+}
+
+// A record with an address is for `async_exchange`: it fills the private data of RoCE, so it could
+// not carry a proof.
+TEMPLATE_TEST_CASE("a handshake with an address is refused, and does not bypass the function", "",
+                   asio_rdma::connection, stream) {
+  constexpr bool is_stream = std::is_same_v<TestType, stream>;
+  site s;
+  TestType accepting(s.io);
+  s.open(accepting);
+  std::vector<std::string> seen;
+  test::connection accepted;
+  s.listener.async_accept(accepting,
+                          accept_options().set_admit([&](data_view data, const endpoint&) {
+                            seen.push_back(text(data));
+                            return seen.back() == "let me in";
+                          }),
+                          accepted.handler());
+  detail::handshake h;
+  h.what = is_stream ? detail::handshake::kind::stream : detail::handshake::kind::message;
+  h.receives = 32;
+  h.receive_size = 8192;
+  h.max_reads = 4;
+  h.address.emplace();
+  h.address->address.number = 20;
+  h.address->address.gid.raw[0] = 1;
+  h.address->address.mtu = IBV_MTU_1024;
+  connect_options how;
+  const detail::handshake_bytes record = encode(h);
+  how.data.assign(record.begin(), record.end());
+  CHECK(s.attempt<queue_pair>(how).ec);
+  CHECK(s.counted().refused_incompatible == 1);
+  CHECK_FALSE(accepted.done());
+  CHECK(s.attempt<TestType>(with("let me in")).succeeded());
+  s.until([&] { return accepted.done(); });
+  CHECK(accepted.succeeded());
+  CHECK(seen == std::vector<std::string>{"let me in"});
 }
 
 TEST_CASE("the function is called on the acceptor's executor, after the initiating function") {
