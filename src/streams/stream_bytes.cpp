@@ -4,6 +4,8 @@
 
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
+#include "memory/memory_pool_impl.hpp"
+
 #include <algorithm>
 #include <cassert>
 #include <new>
@@ -69,7 +71,13 @@ void stream_impl::expose(stream_write& write) {
     bytes_->exposed(write, link_impl::remote_of(op));
 }
 
+// Nothing ends a stream whose reader takes no bytes. So all streams together read ahead while less
+// than half of the pool's limit is in use, as receives grow. Then each has few bytes at a time.
 void stream_impl::pull(const stream_action& a) {
+  const memory_pool& pool = link_.pool();
+  const bool has_room = pool.impl()->used() + a.memory.size <= pool.limit() / 2;
+  if (!has_room && bytes_->reads_ahead())
+    return bytes_->hold_back();
   error_code ec;
   try {
     while (chunks_.size() <= a.chunk->index)
@@ -79,10 +87,11 @@ void stream_impl::pull(const stream_action& a) {
   }
   chunk& c = *chunks_[a.chunk->index];
   c.of = a.chunk;
-  c.memory = allocate(link_.pool(), a.memory.size, ec);
-  if (ec) { // then fewer bytes, if there is memory for those
+  if (has_room)
+    c.memory = allocate(pool, a.memory.size, ec);
+  if (!has_room || ec) { // then fewer bytes, if there is memory for those
     a.chunk->bytes = std::min(a.chunk->bytes, stream_options_.receive_size);
-    c.memory = allocate(link_.pool(), a.chunk->bytes, ec);
+    c.memory = allocate(pool, a.chunk->bytes, ec);
   }
   if (!ec) {
     c.start(c.memory, a.memory.first(a.chunk->bytes));

@@ -102,7 +102,8 @@ stream_inbox::pieces::iterator stream_inbox::piece_of(const offer& o) {
 }
 
 stream_chunk* stream_inbox::next_pull(remote_buffer& from) {
-  if (unread_ == 0 || is_taking() || free_chunks_.empty() || ahead_ >= limits_.read_ahead)
+  if (unread_ == 0 || is_taking() || held_back_ || free_chunks_.empty() ||
+      ahead_ >= limits_.read_ahead)
     return nullptr;
   const auto p = std::find_if(pieces_.begin(), pieces_.end(), [this](const piece& e) {
     return e.what == piece::kind::offer && !offers_[e.index].withdrawn;
@@ -148,6 +149,7 @@ void stream_inbox::pulled(stream_chunk& c) {
 
 void stream_inbox::free(stream_chunk& c) {
   ahead_ -= c.bytes;
+  held_back_ = false;
   freed_chunks_.push_back(c.index);
 }
 

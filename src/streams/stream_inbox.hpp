@@ -71,9 +71,12 @@ public:
   stream_chunk* next_free();
 
   /// The next chunk to be read, or null: read `bytes` of the chunk from `from`. The driver either
-  /// calls `pulling`, perhaps with fewer `bytes`, and `pulled` when they have been read; or does
-  /// nothing.
+  /// calls `pulling`, perhaps with fewer `bytes`, and `pulled` when they have been read; or
+  /// `hold_back`, if there are chunks with memory, and then there is no next one until one of these
+  /// is free; or does nothing.
   stream_chunk* next_pull(remote_buffer& from);
+  bool reads_ahead() const noexcept { return ahead_ != 0; }
+  void hold_back() noexcept { held_back_ = reads_ahead(); }
   void pulling(stream_chunk& c);
   void pulled(stream_chunk& c);
 
@@ -142,6 +145,7 @@ private:
   std::deque<stream_chunk> chunks_;
   std::vector<std::uint32_t> free_chunks_, freed_chunks_;
   std::uint64_t ahead_ = 0; // bytes in chunks
+  bool held_back_ = false;  // until a chunk is free
   std::vector<offer> offers_;
   boost::circular_buffer<answer> answers_;
   std::uint32_t next_id_ = 0;

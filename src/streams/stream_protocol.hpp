@@ -61,7 +61,7 @@ struct stream_action {
     read, ///< `read` has completed.
     pull, ///< Allocate memory for `chunk` and read all of `memory` into it, or less after
           ///< reducing `bytes` of `chunk`. Call `pulling` now and `pulled` at the end; or
-          ///< `no_memory`.
+          ///< `no_memory`; or `hold_back`.
     pull_direct, ///< Read all of `memory` into the memory of `read`; then call `pulled`.
     stop         ///< Post no more READs into the memory of `read`; call `pulled` when the
                  ///< outstanding ones end.
@@ -149,6 +149,13 @@ public:
   void pulled(stream_read& op, std::uint64_t bytes);
   /// Reports that there is no memory for the chunk. A read that waits for it ends with the error.
   void no_memory(const error_code& ec);
+  /// Whether bytes of offers are in chunks, or on their way there.
+  bool reads_ahead() const noexcept { return inbox_.reads_ahead(); }
+  /// If so, no more are read ahead until a chunk is free.
+  void hold_back() noexcept {
+    ask_again();
+    inbox_.hold_back();
+  }
 
   /// After both shutdowns, in either order, only the bytes that have arrived can be read. Later
   /// ones are dropped.

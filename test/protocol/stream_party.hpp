@@ -69,6 +69,7 @@ public:
   std::deque<a_pull> pulls;                // READs to complete
   std::function<bool()> refuses_memory;    ///< For a block, or for a chunk.
   std::function<bool()> has_little_memory; ///< For a chunk, which then is smaller.
+  std::function<bool()> holds_back;        ///< Whether there is memory for one chunk only.
   std::function<bool()> refuses_key;
   bool awaits_idle = false;
   std::function<bool()> goes_straight; ///< Whether an operation tries to run at once.
@@ -231,6 +232,8 @@ private:
   }
 
   void pull(const stream_action& a) {
+    if (holds_back && bytes.reads_ahead() && holds_back())
+      return bytes.hold_back();
     if (refuses_memory && refuses_memory())
       return bytes.no_memory(asio::error::no_memory);
     must(a.memory.size == a.chunk->bytes && a.memory.size != 0, "a chunk is read whole");

@@ -6,6 +6,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -66,6 +67,36 @@ TEST_CASE("receives stay as they are if the pool has too little memory") {
   drain(t.io);
   most.reset();
   CHECK(t.pool.statistics().blocks_in_use == 0);
+}
+
+TEST_CASE("few bytes are read ahead if much of the pool is in use") {
+  const std::size_t bytes = 1024 * kilobyte;
+  stream_pair t;
+  test::memory own(t.pd, bytes, access::local_write);
+  const auto values = pattern(bytes, 5);
+  std::memcpy(own.data(), values.data(), bytes);
+  const registered_buffer half = t.pool.allocate(t.pool.limit() / 2);
+  const std::uint64_t before = t.pool.statistics().bytes_in_use;
+  sent write, read;
+  t.a.async_write_some(const_buffer(own.buffer()), write.handler());
+  t.until([&] { return t.b.available() != 0; });
+  for (int i = 0; i < 1000; ++i)
+    t.io.poll();
+  CHECK(t.pool.statistics().bytes_in_use - before <= t.b.options().receive_size);
+  std::vector<std::uint8_t> got(bytes);
+  std::size_t first = 0;
+  while (first < 10'000) { // in small pieces
+    sent some;
+    t.b.async_read_some(asio::buffer(asio::buffer(got) + first, 1000), some.handler());
+    t.until([&] { return some.done(); });
+    REQUIRE(some.succeeded());
+    first += some.value;
+  }
+  asio::async_read(t.b, asio::buffer(got) + first, read.handler());
+  t.until([&] { return write.done() && read.done(); });
+  CHECK(write.succeeded());
+  REQUIRE(read.succeeded());
+  CHECK(is_pattern(got.data(), bytes, 5));
 }
 
 TEST_CASE("few bytes that are received with their memory do not keep a large receive") {

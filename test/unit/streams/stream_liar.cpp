@@ -38,7 +38,7 @@ public:
     for (std::size_t i = 0; i < 2; ++i) {
       parties_[i] = std::make_unique<stream_party>(l[i], o);
       parties_[i]->refuses_key = parties_[i]->refuses_memory = parties_[i]->has_little_memory =
-          parties_[i]->refuses_growth = [this] {
+          parties_[i]->holds_back = parties_[i]->refuses_growth = [this] {
             return below(32) == 0;
           };
     }

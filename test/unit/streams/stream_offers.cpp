@@ -102,6 +102,31 @@ TEST_CASE("offered bytes are read ahead up to a limit") {
   CHECK(t.b.bytes.available() == ahead);
 }
 
+TEST_CASE("one chunk at a time is read ahead while memory is scarce") {
+  offering t;
+  bool scarce = true;
+  t.b.holds_back = [&] {
+    return scarce;
+  };
+  a_write& w = t.lend(1000);
+  t.settle();
+  CHECK(t.b.bytes.available() == chunk);
+  // Reads that wait are no reason to read more, and get no error.
+  a_read& one = t.read(1000);
+  a_read& other = t.read(1000);
+  t.settle();
+  CHECK(one.done == chunk);
+  CHECK(other.done == chunk);
+  CHECK_FALSE(one.ec);
+  CHECK_FALSE(other.ec);
+  CHECK(t.b.bytes.available() == chunk);
+  scarce = false;
+  CHECK(t.read(chunk).done == chunk);
+  t.settle();
+  CHECK(t.read(1000).done == 1000 - 3 * chunk);
+  CHECK(w.ended);
+}
+
 TEST_CASE("both sides write as much as is read ahead before they read") {
   offering t;
   a_write back(ahead, stream_write::kind::lend);

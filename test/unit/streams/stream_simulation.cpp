@@ -54,6 +54,9 @@ public:
       parties_[i]->has_little_memory = [this] {
         return below(16) == 0;
       };
+      parties_[i]->holds_back = [this] {
+        return below(4) == 0;
+      };
       parties_[i]->refuses_key = [this] {
         const bool refuses = below(16) == 0;
         total_.unexposed += refuses;
