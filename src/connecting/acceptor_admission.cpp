@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// A request is given to an operation, after it was put to the program (`accept_options::admit`).
+// Requests are given to operations, after they were put to the program (`accept_options::admit`).
 #include "connecting/acceptor_impl.hpp"
 
 #include <boost/asio/post.hpp>
@@ -10,6 +10,91 @@
 #include <utility>
 
 namespace asio_rdma::detail {
+
+// Gives requests to operations, as far as handshakes may begin. A refused request leaves its
+// operation waiting, so the requests of one turn are limited. `fresh` has just arrived, so it was
+// not withdrawn.
+void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
+  assert(mutex_.held());
+  for (std::size_t n = 0; !requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
+                          tallies_->under_way.count() < most_handshakes_;
+       ++n) {
+    if (n == most_a_turn) {
+      if (!std::exchange(goes_on_, true))
+        left.goes_on = std::static_pointer_cast<acceptor_impl>(shared_from_this());
+      break;
+    }
+    request_list one;
+    one.splice(one.end(), requests_, next_request());
+    const std::shared_ptr<cm_connection>& connection = one.front();
+    if (connection.get() != fresh && connection->withdrawn()) {
+      connection->count_end(&acceptor_tallies::aborted);
+      left.ended.splice(left.ended.end(), one);
+      continue;
+    }
+    operation_list taker;
+    taker.splice(taker.end(), waiting_, waiting_.begin());
+    if (must_ask(static_cast<const accept_operation&>(taker.front()), *connection))
+      begin_question(taker, one, left);
+    else
+      serve(taker, one, left);
+  }
+  make_way(left);
+}
+
+// The next request to be answered. Of requests that have waited while connectors fell silent, the
+// older ones are likely to be silent, too.
+acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
+  assert(mutex_.held() && !requests_.empty());
+  if (newest_first_until_ == pending_handshakes::clock::time_point() ||
+      pending_handshakes::clock::now() >= newest_first_until_)
+    return requests_.begin();
+  auto found = requests_.end();
+  std::size_t fewest = 0;
+  const pending_handshakes::sources under_way = tallies_->under_way.by_source();
+  for (auto i = requests_.end(); i != requests_.begin();) {
+    --i;
+    const std::size_t n = under_way.count((*i)->connector().address());
+    if (found == requests_.end() || n < fewest) {
+      found = i;
+      fewest = n;
+    }
+    if (fewest == 0)
+      break;
+  }
+  return found;
+}
+
+// No mutex is locked. If there is no memory, the requests are served at once.
+void acceptor_impl::put_off(completion_service& operations, leftovers& left) noexcept {
+  while (const auto self = std::exchange(left.goes_on, nullptr)) {
+    try {
+      asio::post(self->executor_, [weak = self->weak_from_this()] {
+        if (const auto alive = std::static_pointer_cast<acceptor_impl>(weak.lock()))
+          alive->go_on();
+      });
+    } catch (...) { // also an exception of the program's executor
+      {
+        const std::lock_guard lock(self->mutex_);
+        self->goes_on_ = false;
+        self->match(left);
+      }
+      settle_all(operations, left);
+    }
+  }
+}
+
+void acceptor_impl::go_on() noexcept {
+  leftovers left;
+  {
+    const std::lock_guard lock(mutex_);
+    goes_on_ = false;
+    if (id_ == nullptr)
+      return;
+    match(left);
+  }
+  settle(service_.operations(), left);
+}
 
 // An operation that goes on may end at any time, and is not used any more.
 void acceptor_impl::serve(operation_list& one_operation, request_list& one,

@@ -247,53 +247,6 @@ bool acceptor_impl::on_request(const cm_event& event) {
   return true;
 }
 
-// Gives requests to operations, as far as handshakes may begin. `fresh` has just arrived, so it was
-// not withdrawn.
-void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
-  assert(mutex_.held());
-  while (!requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
-         tallies_->under_way.count() < most_handshakes_) {
-    request_list one;
-    one.splice(one.end(), requests_, next_request());
-    const std::shared_ptr<cm_connection>& connection = one.front();
-    if (connection.get() != fresh && connection->withdrawn()) {
-      connection->count_end(&acceptor_tallies::aborted);
-      left.ended.splice(left.ended.end(), one);
-      continue;
-    }
-    operation_list taker;
-    taker.splice(taker.end(), waiting_, waiting_.begin());
-    if (must_ask(static_cast<const accept_operation&>(taker.front()), *connection))
-      begin_question(taker, one, left);
-    else
-      serve(taker, one, left);
-  }
-  make_way(left);
-}
-
-// The next request to be answered. Of requests that have waited while connectors fell silent, the
-// older ones are likely to be silent, too.
-acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
-  assert(mutex_.held() && !requests_.empty());
-  if (newest_first_until_ == pending_handshakes::clock::time_point() ||
-      pending_handshakes::clock::now() >= newest_first_until_)
-    return requests_.begin();
-  auto found = requests_.end();
-  std::size_t fewest = 0;
-  for (auto i = requests_.end(); i != requests_.begin();) {
-    --i;
-    const auto source = pending_handshakes::source_of((*i)->connector().address());
-    const std::size_t n = tallies_->under_way.count(source);
-    if (found == requests_.end() || n < fewest) {
-      found = i;
-      fewest = n;
-    }
-    if (fewest == 0)
-      break;
-  }
-  return found;
-}
-
 // Ends silent handshakes for requests that cannot be answered otherwise. The context may have been
 // busy since the time at which it was to look.
 void acceptor_impl::make_way(leftovers& left) noexcept {
@@ -348,7 +301,10 @@ void acceptor_impl::look_again() noexcept {
 
 void acceptor_impl::settle(completion_service& operations, leftovers& left) noexcept {
   settle_all(operations, left);
-  put_question(operations, left);
+  do {
+    put_off(operations, left);
+    put_question(operations, left);
+  } while (left.goes_on);
 }
 
 void acceptor_impl::settle_all(completion_service& operations, leftovers& left) noexcept {

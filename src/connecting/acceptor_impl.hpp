@@ -20,6 +20,9 @@ namespace asio_rdma::detail {
 /// under way as the options allow, or a request is put to the program (`accept_options::admit`).
 class acceptor_impl final : public cm_handler {
 public:
+  /// Requests that are answered in one turn of the context (docs/security.md).
+  static constexpr std::size_t most_a_turn = 16;
+
   acceptor_impl(cm_service& service, asio::any_io_executor executor);
   ~acceptor_impl();
 
@@ -55,6 +58,7 @@ private:
     std::vector<std::shared_ptr<cm_connection>> silent; // give way to others
     std::shared_ptr<acceptor_impl> asks;                // puts a request to the program
     std::uint64_t question = 0;
+    std::shared_ptr<acceptor_impl> goes_on; // with further requests, in another turn
   };
 
   error_code set(const acceptor_options& options);
@@ -66,6 +70,8 @@ private:
   void make_way(leftovers& left) noexcept;
   void look_again() noexcept;
   static void settle(completion_service& operations, leftovers& left) noexcept;
+  static void put_off(completion_service& operations, leftovers& left) noexcept;
+  void go_on() noexcept;
   static void settle_all(completion_service& operations, leftovers& left) noexcept;
   void cancel(const error_code& why);
   void close(const error_code& why);
@@ -110,6 +116,7 @@ private:
   request_list requests_;
   asio::ip::tcp::endpoint last_incompatible_; // see `acceptor_statistics`
   error_code last_reason_;
+  bool goes_on_ = false;  // with further requests, in another turn
   std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
   operation_list waiting_;
   // The request that is put to the program, and the operation that has taken it; empty if none.

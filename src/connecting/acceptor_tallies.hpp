@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include "connecting/log_rate.hpp"
 #include "connecting/pending_handshakes.hpp"
 
 #include <atomic>
@@ -26,6 +27,7 @@ struct acceptor_tallies {
   std::atomic<std::uint64_t> gave_way{0};
   ///@}
   pending_handshakes under_way;
+  log_rate refusals; ///< Of the log's lines about requests that were not accepted.
 };
 
 } // namespace asio_rdma::detail

@@ -118,13 +118,15 @@ void cm_connection::count(acceptor_tallies::counter what, const error_code& why,
   if (!tallies_)
     return;
   ++((*tallies_).*what);
-  tallies_.reset();
+  const auto tallies = std::move(tallies_);
   const bool given_up = what == &acceptor_tallies::rejected || what == &acceptor_tallies::aborted;
   const log_severity s = given_up ? log_severity::info : log_severity::warning;
-  if (logs(s)) [[unlikely]]
+  std::uint64_t omitted = 0;
+  if (logs(s) && tallies->refusals.admits(log_rate::clock::now(), omitted)) [[unlikely]]
     write_log({.severity = s, .event = log_event::refuse, .error = why},
-              "a request of %s was refused: %s%s%s", endpoint_text(to_).c_str(), text_of(what),
-              thrown != nullptr ? ", as it has thrown: " : "", thrown != nullptr ? thrown : "");
+              "a request of %s was refused: %s%s%s%s", endpoint_text(to_).c_str(), text_of(what),
+              thrown != nullptr ? ", as it has thrown: " : "", thrown != nullptr ? thrown : "",
+              omitted_text(omitted).c_str());
 }
 
 void cm_connection::count_end(acceptor_tallies::counter what) noexcept {
@@ -139,7 +141,8 @@ void cm_connection::count_accept(const error_code& result) noexcept {
                              result == asio::error::connection_reset ||
                              result == asio::error::broken_pipe ||
                              result == asio::error::timed_out || result == error::unreachable;
-  if (const auto tallies = std::move(tallies_)) {
+  const auto tallies = std::move(tallies_);
+  if (tallies) {
     // On iWARP the answer establishes the connection. A connection or a stream ends the handshake
     // by the peer's first frame (`connection_link::on_heard`).
     if (result)
@@ -154,10 +157,14 @@ void cm_connection::count_accept(const error_code& result) noexcept {
                        : tallies->failed);
   }
   const log_severity s = result ? log_severity::warning : log_severity::info;
-  if (logs(s)) [[unlikely]]
-    write_log(
-        {.severity = s, .event = log_event::accept, .error = result, .queue_pair = qp_->number()},
-        result ? "a request of %s was not accepted" : "accepted %s", endpoint_text(to_).c_str());
+  std::uint64_t omitted = 0;
+  if (!logs(s) || (result && tallies && !tallies->refusals.admits(log_rate::clock::now(), omitted)))
+      [[likely]]
+    return;
+  write_log(
+      {.severity = s, .event = log_event::accept, .error = result, .queue_pair = qp_->number()},
+      result ? "a request of %s was not accepted%s" : "accepted %s%s", endpoint_text(to_).c_str(),
+      omitted_text(omitted).c_str());
 }
 
 void cm_connection::end_handshake() noexcept {

@@ -2,6 +2,7 @@
 #include "connecting/pending_handshakes.hpp"
 
 #include <algorithm>
+#include <new>
 
 namespace asio_rdma::detail {
 
@@ -44,9 +45,23 @@ std::size_t pending_handshakes::count() const noexcept {
   return entries_.size();
 }
 
-std::size_t pending_handshakes::count(const asio::ip::address& source) const noexcept {
-  const std::lock_guard lock(mutex_);
-  return locked_count(source);
+std::size_t pending_handshakes::sources::count(const asio::ip::address& connector) const noexcept {
+  const auto [first, last] = std::equal_range(all_.begin(), all_.end(), source_of(connector));
+  return static_cast<std::size_t>(last - first);
+}
+
+pending_handshakes::sources pending_handshakes::by_source() const noexcept {
+  sources result;
+  try {
+    const std::lock_guard lock(mutex_);
+    result.all_.reserve(entries_.size());
+    for (const entry& e : entries_)
+      result.all_.push_back(e.source);
+  } catch (const std::bad_alloc&) {
+    return result;
+  }
+  std::sort(result.all_.begin(), result.all_.end());
+  return result;
 }
 
 std::size_t pending_handshakes::locked_count(const asio::ip::address& source) const noexcept {

@@ -27,6 +27,17 @@ public:
   /// (its first 64 bits).
   static asio::ip::address source_of(const asio::ip::address& connector) noexcept;
 
+  /// The sources of the handshakes under way.
+  class sources {
+  public:
+    /// The number of handshakes of the connector's source.
+    std::size_t count(const asio::ip::address& connector) const noexcept;
+
+  private:
+    friend class pending_handshakes;
+    std::vector<asio::ip::address> all_; // in order; one for each handshake
+  };
+
   /// Throws `std::bad_alloc`.
   void begin(const std::shared_ptr<cm_connection>& which, const asio::ip::address& connector,
              std::chrono::milliseconds timeout, clock::time_point now);
@@ -38,7 +49,8 @@ public:
   void allow(clock::duration busy) noexcept;
 
   std::size_t count() const noexcept;
-  std::size_t count(const asio::ip::address& source) const noexcept;
+  /// Without memory the result is empty.
+  sources by_source() const noexcept;
 
   /// A handshake that makes way for others, while `waiting` requests wait.
   struct overdue {

@@ -8,6 +8,7 @@
 
 #include <asio_rdma/connection.hpp>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <list>
@@ -53,6 +54,48 @@ TEST_CASE("a rejection brings its data") {
   CHECK(m.connected.ec == error::rejected);
   CHECK(text_of(m.connected.value.data) == "no");
   m.check_next_attempt(meeting::peer::reached);
+}
+
+TEST_CASE("an accept refuses a few requests at a time, and others run in between") {
+  const connections_check nothing_left;
+  constexpr std::size_t bad = 60;
+  meeting m;
+  std::list<caller> callers;
+  for (std::size_t i = 0; i != bad; ++i) {
+    caller& c = callers.emplace_back(m.io, m.pd);
+    m.initiator->async_connect(c.qp, m.where(), c.connected.handler());
+  }
+  m.until([&] { return m.listener->statistics().waiting == bad; });
+  memory_pool pool(m.pd);
+  asio_rdma::connection accepting(m.io, pool), good(m.io, pool);
+  connection accepted, connected;
+  m.listener->async_accept(accepting, accepted.handler());
+  const auto refused = [&] {
+    return m.listener->statistics().refused_incompatible;
+  };
+  std::uint64_t before = 0;
+  bool few_at_a_time = true;
+  const auto look = [&] {
+    few_at_a_time = few_at_a_time && refused() - before <= detail::acceptor_impl::most_a_turn;
+    before = refused();
+  };
+  look();
+  m.until([&] {
+    look();
+    m.io.poll_one();
+    return refused() == bad;
+  });
+  look();
+  CHECK(few_at_a_time);
+  CHECK_FALSE(accepted.done());
+  m.initiator->async_connect(good, m.where(), connected.handler());
+  m.until([&] {
+    return accepted.done() && connected.done() &&
+           std::all_of(callers.begin(), callers.end(),
+                       [](const caller& c) { return c.connected.done(); });
+  });
+  CHECK(accepted.succeeded());
+  CHECK(connected.succeeded());
 }
 
 TEST_CASE("a rejection after the receives were flushed is reported as a rejection") {

@@ -59,7 +59,9 @@ TEST_CASE("the oldest handshake gives way, of the source with the most") {
   scene s;
   const auto first = s.begin(other, 0);
   const auto second = s.begin(one, 1), third = s.begin(one, 2);
-  CHECK(s.all.count(pending_handshakes::source_of(one)) == 2);
+  CHECK(s.all.by_source().count(one) == 2);
+  CHECK(s.all.by_source().count(other) == 1);
+  CHECK(s.all.by_source().count(boost::asio::ip::make_address("198.51.100.7")) == 0);
   CHECK(s.take(1000, 999).which == second);
   CHECK(s.take(1000, 999).which == first);
   CHECK(s.take(1000, 999).which == third);
