@@ -26,6 +26,11 @@ public:
                   const connection_options& options);
   ~connection_impl() override;
 
+  /// Long messages up to these sizes may use memory of the pool that longer ones leave, if no other
+  /// message of the link is in it (docs/security.md).
+  static constexpr std::uint64_t short_message = std::uint64_t(1) << 20,
+                                 small_message = std::uint64_t(1) << 17;
+
   /// As the functions of `link_impl`.
   ///@{
   error_code open(std::shared_ptr<completion_queue_impl> queue);

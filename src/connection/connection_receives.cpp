@@ -220,10 +220,14 @@ registered_buffer connection_impl::allocate_to_pull(std::size_t bytes, error_cod
 }
 
 // The peer chooses the size, and how long its memory takes to be read. So a part of the pool's
-// limit is left for the receives of other links.
+// limit is left for other links: for their receives, and each link's first short message.
 bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
   const std::uint64_t limit = link_.pool().limit();
-  const std::uint64_t most = limit - limit / 8, used = link_.pool().impl()->used();
+  const bool is_only = messages_->pulled_bytes() == bytes;
+  const std::uint64_t left = is_only && bytes <= small_message   ? 0
+                             : is_only && bytes <= short_message ? limit / 16
+                                                                 : limit / 8;
+  const std::uint64_t most = limit - left, used = link_.pool().impl()->used();
   return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
 }
 

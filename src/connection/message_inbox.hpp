@@ -30,6 +30,8 @@ public:
   void put_off(std::uint32_t slot);
   void go_on() noexcept { puts_off_ = false; }
   bool puts_off() const noexcept { return puts_off_; }
+  /// The bytes of messages in memory of the driver, or on the way there.
+  std::uint64_t pulled_bytes() const noexcept { return pulled_bytes_; }
 
   /// Gives the arrived messages to the receives that wait.
   void match();

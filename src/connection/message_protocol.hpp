@@ -111,6 +111,7 @@ public:
     inbox_.go_on();
   }
   bool puts_off() const noexcept { return inbox_.puts_off(); }
+  std::uint64_t pulled_bytes() const noexcept { return inbox_.pulled_bytes(); }
 
 private:
   bool next_control(outgoing_frame& f) override;

@@ -70,8 +70,7 @@ void read_deadline::posted(std::uint64_t bytes) noexcept {
   ++reads_;
   bytes_ += bytes;
   if (!waiting_ && pause_ > pause_.zero()) {
-    quiet_ = {};
-    answers_before_ = answers_;
+    pace_.begin();
     try {
       wait();
     } catch (const std::bad_alloc&) {
@@ -83,7 +82,7 @@ void read_deadline::posted(std::uint64_t bytes) noexcept {
 void read_deadline::returned(std::uint64_t bytes) noexcept {
   --reads_;
   bytes_ -= bytes;
-  ++answers_;
+  pace_.answered(bytes);
 }
 
 void read_deadline::wait() {
@@ -96,10 +95,8 @@ void read_deadline::wait() {
 }
 
 void read_deadline::check() {
-  quiet_ = answers_ == answers_before_ ? quiet_ + pause_ : quiet_.zero();
-  answers_before_ = answers_;
   const std::chrono::microseconds for_bytes(std::min<std::uint64_t>(bytes_, std::int64_t(1) << 50));
-  if (quiet_ >= 2 * pause_ + for_bytes)
+  if (pace_.after(pause_) >= 2 * pause_ + for_bytes)
     link_.fail(asio::error::timed_out);
   else
     wait();

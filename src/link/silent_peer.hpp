@@ -3,6 +3,7 @@
 
 #include "link/link_transfer.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -29,15 +30,38 @@ private:
                                                // last check
 };
 
-/// Ends the link with `timed_out` if the peer answers no READ for a time. On InfiniBand and RoCE
-/// the queue pair itself gives up before, unless the peer answers very slowly. On iWARP this
-/// deadline is the only end, because TCP acknowledges the request, and no layer asks for the
+/// How late a peer is with its answers to READs. Each answer earns some time, so that an answer now
+/// and then does not begin the time anew.
+class read_pace {
+public:
+  /// Earned by an answer, besides a microsecond for each byte. The READs of a long message have
+  /// 1 MiB each, so 512 MiB take about half an hour at most.
+  static constexpr std::chrono::seconds for_each{3};
+
+  void begin() noexcept { *this = {}; }
+  void answered(std::uint64_t bytes) noexcept {
+    earned_ += for_each + std::chrono::microseconds(bytes);
+  }
+  /// How late the peer is after a further time in which READs were outstanding.
+  std::chrono::microseconds after(std::chrono::microseconds time) noexcept {
+    late_ = std::max(late_ + time - earned_, late_.zero());
+    earned_ = {};
+    return late_;
+  }
+
+private:
+  std::chrono::microseconds late_{}, earned_{}; // earned since the last look
+};
+
+/// Ends the link with `timed_out` if the peer answers no READ for a time, or too few. On InfiniBand
+/// and RoCE the queue pair itself gives up before, unless the peer answers very slowly. On iWARP
+/// this deadline is the only end, because TCP acknowledges the request, and no layer asks for the
 /// answer. Functions are called with the link locked.
 class read_deadline {
 public:
   explicit read_deadline(link_impl& link) noexcept : link_(link) {}
-  /// The time in which one of the outstanding READs must end, besides a microsecond for each of
-  /// their bytes. It may be exceeded by half. 0: never. Call it before the first READ.
+  /// The time by which the peer may be late (`read_pace`), besides a microsecond for each byte of
+  /// the outstanding READs. It may be exceeded by half. 0: any. Call it before the first READ.
   void set(std::chrono::milliseconds time) noexcept;
   void posted(std::uint64_t bytes) noexcept;
   void returned(std::uint64_t bytes) noexcept;
@@ -47,9 +71,9 @@ private:
   void check();
 
   link_impl& link_;
-  std::chrono::microseconds pause_{}, quiet_{}; // between looks; without an answer, so far
-  std::uint64_t reads_ = 0, bytes_ = 0;         // outstanding
-  std::uint64_t answers_ = 0, answers_before_ = 0;
+  std::chrono::microseconds pause_{};   // between looks
+  std::uint64_t reads_ = 0, bytes_ = 0; // outstanding
+  read_pace pace_;
   bool waiting_ = false;
 };
 

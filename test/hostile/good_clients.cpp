@@ -60,7 +60,8 @@ asio::awaitable<void> good_clients::messages() {
     const auto [ec, info] = co_await connector_.async_connect(c, at(victim_->messages_port), token);
     if (!passed(began, ec, "connect"))
       co_return;
-    for (const std::size_t bytes : {std::size_t(100), std::size_t(7000), std::size_t(50'000)}) {
+    for (const std::size_t bytes :
+         {std::size_t(100), std::size_t(7000), std::size_t(50'000), std::size_t(300'000)}) {
       const auto out = pattern(bytes, 1);
       began = victim_->ticks;
       const auto [not_sent, n] = co_await c.async_send(asio::buffer(out), token);

@@ -6,6 +6,7 @@
 #include <deque>
 #include <sys/mman.h>
 #include <thread>
+#include <vector>
 
 namespace test::offers_tests {
 namespace {
@@ -75,38 +76,80 @@ TEST_CASE("a peer that offers memory and does not run", "[.offers]") {
     return;
   shared_report report(child_process::variable("HOSTILE_REPORT"));
   // Devices of the kernel keep registered pages in memory, of which the lab has little.
-  const std::size_t bytes = is_kernels(open_device()) ? 32 << 20 : 400 << 20;
+  const std::size_t most = is_kernels(open_device()) ? 32 << 20 : 400 << 20;
   void* const memory =
-      ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ::mmap(nullptr, most, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(memory != MAP_FAILED);
   std::deque<bare_peer> peers;
-  for (int i = 0; i < 4; ++i) {
+  const auto hold = [&](std::size_t bytes) {
     bare_peer& p = peers.emplace_back(static_cast<std::uint32_t>(port));
     REQUIRE(p.connect(kind::message));
     REQUIRE(offer(p, p.lend(memory, bytes)));
-  }
+  };
+  for (int i = 0; i < 4; ++i)
+    hold(most);
+  // Together they leave as little as long messages may.
+  for (int i = 0; i < 4; ++i)
+    for (std::size_t bytes = most / 4; bytes >= 32768; bytes /= 2)
+      hold(bytes);
   report->measure = 1;
   std::this_thread::sleep_for(30s); // it is stopped, and then killed
 }
+
+/// The process of those peers, which has offered and been stopped.
+class stopped_peers {
+public:
+  explicit stopped_peers(siege& s)
+      : process_(
+            "a peer that offers memory and does not run",
+            {std::string(port_variable) + "=" + std::to_string(s.report()->messages_port.load()),
+             "HOSTILE_REPORT=" + std::to_string(report_.descriptor())}) {
+    s.until([&] { return report_->measure == 1 || process_.has_ended(); }, "the offers");
+    if (!process_.has_ended())
+      process_.stop();
+    const std::uint64_t part = s.report()->pool_limit / 8 * 7;
+    if (!is_kernels(open_device())) // which answer for a stopped process
+      s.until([&] { return s.report()->pooled + (1 << 19) >= part || process_.has_ended(); },
+              "the memory for the offers");
+  }
+  void end() {
+    process_.kill();
+    process_.wait();
+  }
+
+private:
+  shared_report report_;
+  child_process process_;
+};
 
 // Devices of the kernel answer the READs of a stopped process. Its messages are then sent back to
 // it, and it does not take them.
 TEST_CASE("offers: long messages of peers that stop") {
   siege s;
-  shared_report report;
-  child_process peer(
-      "a peer that offers memory and does not run",
-      {std::string(port_variable) + "=" + std::to_string(s.report()->messages_port.load()),
-       "HOSTILE_REPORT=" + std::to_string(report.descriptor())});
-  s.until([&] { return report->measure == 1 || peer.has_ended(); }, "the offers");
-  if (!peer.has_ended())
-    peer.stop();
-  s.served(4); // they connect, so there is memory for them
-  peer.kill();
-  peer.wait();
+  stopped_peers peers(s);
+  s.served(4); // they connect and send messages, so there is memory for them
+  peers.end();
   s.check();
   // Registering the memory at once would stop the victim for almost a second, with all its threads.
   CHECK((is_sanitized || s.report()->gap_ns <= 250'000'000));
+}
+
+// A stream reads offered bytes ahead. These READs are answered, so no deadline ends the streams.
+TEST_CASE("offers: streams that take no bytes, while long messages have their part") {
+  siege s;
+  stopped_peers others(s);
+  {
+    std::vector<std::byte> memory(1 << 20);
+    std::deque<bare_peer> peers;
+    for (std::size_t i = 0; i < repetitions(150); ++i) {
+      bare_peer& p = peers.emplace_back(s.report()->bytes_port, bare_peer::shape::small());
+      REQUIRE(p.connect(kind::stream));
+      REQUIRE(offer(p, p.lend(memory.data(), memory.size())));
+    }
+    s.served(4);
+  }
+  others.end();
+  s.check();
 }
 
 } // namespace test::offers_tests
