@@ -4,6 +4,8 @@
 #include "global/global_memory_impl.hpp"
 #include "global/global_peer.hpp"
 
+#include <boost/asio/post.hpp>
+
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -148,7 +150,7 @@ global_memory_impl::guest(std::shared_ptr<memory_guest> (*make)(global_memory_im
 // on the node's memory fail with the connection's error.
 void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept {
   operation_list done;
-  std::map<place, loan> lent;
+  loans lent;
   std::unique_ptr<background_timer> silence;
   std::list<global_lane> unused; // destroyed after the mutex is unlocked
   {
@@ -156,12 +158,9 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
     if (std::exchange(p->ended, true))
       return;
     unused.swap(p->lane);
-    for (auto l = loans_.begin(); l != loans_.end();) {
-      const auto next = std::next(l);
-      if (l->second.borrower == p)
-        lent.insert(loans_.extract(l));
-      l = next;
-    }
+    for (const loans::iterator l : p->borrowed)
+      lent.insert(loans_.extract(l));
+    p->borrowed.clear();
     std::erase(peers_, p);
     silence = std::move(p->silence);
     if (!closed_ && has_lane(*p))
@@ -222,7 +221,8 @@ void global_memory_impl::listen_to(const peer_ptr& p) noexcept {
   error_code ec;
   {
     const std::lock_guard guard(mutex_);
-    if (p->ended || (!p->listening && p->answers >= most_answers))
+    const bool takes_more = p->answers < most_answers && p->unsent < most_unsent && !p->zeroing;
+    if (p->ended || (!p->listening && !takes_more))
       return;
     const bool expected = p->serves || !p->requests.empty() || p->asked != 0;
     connection_impl& link = *p->link.impl();
@@ -292,8 +292,10 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
   case kind::welcome:
     return introduce(p, m, {}, done);
   case kind::free:
-  case kind::allocate:
     send_answer(p, node_->serve(m));
+    return {};
+  case kind::allocate:
+    allocate(p, m);
     return {};
   case kind::descriptors:
     add_descriptors(p, m);
@@ -313,22 +315,46 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
   case kind::freed:
     break;
   }
-  operation_list unused;
-  const error_code ec = answer(p, m, done);
-  if (!ec && done.empty() && m.what == kind::allocated && m.status == result::ok) {
-    global_message back;
-    back.what = kind::free;
-    back.id = m.id;
-    back.segment = m.segment;
-    back.value = m.value;
-    {
-      const std::lock_guard guard(mutex_);
-      ++p->forgotten; // the answer to this request
-      ++p->asked;
-    }
-    send(p, back);
+  return answer(p, m, done);
+}
+
+// --- Memory for peers ------------------------------------------------------------------------
+
+// Other peers are served while much memory is zeroed. Meanwhile this peer's next request is not
+// taken.
+void global_memory_impl::allocate(const peer_ptr& p, const global_message& m) {
+  global_node::unzeroed block;
+  const global_message reply = node_->serve(m, block);
+  if (block.bytes == 0)
+    return send_answer(p, reply);
+  {
+    const std::lock_guard guard(mutex_);
+    p->zeroing = true;
   }
-  return ec;
+  zero(p, reply, block);
+}
+
+void global_memory_impl::zero(const peer_ptr& p, const global_message& answer,
+                              global_node::unzeroed block) {
+  asio::post(executor_, [s = self(), p, answer, block]() mutable {
+    {
+      const std::lock_guard guard(s->mutex_);
+      if (p->ended) // the block stays allocated: no node knows it
+        return;
+    }
+    try {
+      if (!s->node_->zero_some(block))
+        return s->zero(p, answer, block);
+      s->send_answer(p, answer);
+    } catch (const std::bad_alloc&) { // the peer would wait for an answer
+      return s->end(p, asio::error::no_memory);
+    }
+    {
+      const std::lock_guard guard(s->mutex_);
+      p->zeroing = false;
+    }
+    s->listen_to(p);
+  });
 }
 
 // --- Locks -----------------------------------------------------------------------------------
@@ -354,7 +380,22 @@ void global_memory_impl::hint_next(const connection_impl* way, segment_id segmen
 
 // Gives the peer memory for its descriptors in the queues of locks, until the connection ends.
 void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message& m) {
-  std::map<place, loan> lent{{{m.segment, 0}, {m.value, p}}}; // allocated in advance
+  loans lent{{{m.segment, 0}, {m.value, p}}}; // allocated in advance
+  bool too_many = false;
+  {
+    const std::lock_guard guard(mutex_);
+    too_many = p->borrowed.size() == most_loans;
+    if (p->borrowed.size() == p->borrowed.capacity())
+      p->borrowed.reserve(std::max<std::size_t>(16, 2 * p->borrowed.size()));
+  }
+  if (too_many) {
+    global_message refusal;
+    refusal.what = kind::allocated;
+    refusal.id = m.id;
+    refusal.segment = m.segment;
+    refusal.status = result::no_memory;
+    return send_answer(p, refusal);
+  }
   const global_message reply = node_->serve(m);
   if (reply.status == result::ok) {
     const std::lock_guard guard(mutex_);
@@ -362,7 +403,7 @@ void global_memory_impl::add_descriptors(const peer_ptr& p, const global_message
       return node_->mark_dead(m.segment, reply.value, m.value);
     auto one = lent.extract(lent.begin());
     one.key().second = reply.value;
-    loans_.insert(std::move(one));
+    p->borrowed.push_back(loans_.insert(std::move(one)).position);
   }
   send_answer(p, reply);
 }

@@ -40,6 +40,11 @@ public:
   static constexpr std::size_t most_answers = 16;
   /// Requests to one peer that it has not answered. So their answers always have room on their way.
   static constexpr std::size_t most_asked = most_answers;
+  /// Messages to one peer that are not sent yet. A peer of this library answers a request only once
+  /// it has taken the request, so of its requests fewer wait.
+  static constexpr std::size_t most_unsent = 2 * most_asked;
+  /// Requests of one peer for descriptors of locks. This library requests 16 descriptors at a time.
+  static constexpr std::size_t most_loans = 4096;
   /// Peers that have connected and not introduced themselves. The oldest one gives way.
   static constexpr std::size_t most_strangers = 64;
   ///@}
@@ -135,6 +140,7 @@ private:
     std::uint64_t count;
     peer_ptr borrower;
   };
+  using loans = std::map<place, loan>;
 
   std::shared_ptr<global_memory_impl> self() {
     return std::static_pointer_cast<global_memory_impl>(shared_from_this());
@@ -156,6 +162,7 @@ private:
   void send_answer(const peer_ptr& p, const global_message& m);
   void ask(const peer_ptr& p, global_request& op);
   void ask_next(const peer_ptr& p);
+  void send_request(const peer_ptr& p, const global_message& m);
   ///@}
   std::shared_ptr<memory_guest> open_guest() const; // null if none has been made
   peer_ptr borrower(segment_id segment, std::uint64_t descriptor) const;
@@ -172,6 +179,8 @@ private:
   peer_ptr expect_introduction(const peer_ptr& p);
   bool has_introduced(const peer& p) const;
   error_code answer(const peer_ptr& p, const global_message& m, operation_list& done);
+  void allocate(const peer_ptr& p, const global_message& m);
+  void zero(const peer_ptr& p, const global_message& answer, global_node::unzeroed block);
   void add_descriptors(const peer_ptr& p, const global_message& m);
   void end(const peer_ptr& p, const error_code& why) noexcept;
   void end_all();
@@ -199,7 +208,7 @@ private:
   std::vector<peer_ptr> peers_;
   global_lanes lanes_;
   std::uint32_t numbers_ = 0;
-  std::map<place, loan> loans_; // of this node's memory, for descriptors of locks
+  loans loans_; // of this node's memory, for descriptors of locks
   std::shared_ptr<memory_guest> guest_;
   bool closed_ = false;
   std::atomic<std::size_t> users_{1};

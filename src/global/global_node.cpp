@@ -46,7 +46,7 @@ error_code global_node::host(std::uint64_t bytes, segment_id& given) {
   if (ec)
     return ec;
   given = static_cast<segment_id>(segments_.size());
-  segments_.push_back({memory.first(bytes), segment_allocator(reserved, bytes), {}});
+  segments_.push_back({memory.first(bytes), segment_allocator(reserved, bytes)});
   published_[given].store(&segments_.back(), std::memory_order_release);
   return {};
 }
@@ -72,6 +72,14 @@ global_message global_node::introduction(kind what) {
 }
 
 global_message global_node::serve(const global_message& request) {
+  unzeroed block;
+  global_message answer = serve(request, block);
+  while (block.bytes != 0 && !zero_some(block))
+    continue;
+  return answer;
+}
+
+global_message global_node::serve(const global_message& request, unzeroed& block) {
   global_message answer;
   answer.what = request.what == kind::free ? kind::freed : kind::allocated;
   answer.id = request.id;
@@ -83,28 +91,24 @@ global_message global_node::serve(const global_message& request) {
   const std::uint64_t bytes = request.value * (locks ? sizeof(alock_descriptor) : 1);
   const std::uint64_t alignment = locks ? alignof(alock_descriptor) : request.alignment;
   void* memory = nullptr;
-  std::set<std::uint64_t> noted; // allocated before anything depends on it
-  if (locks)
-    noted.insert(0);
   {
     const std::lock_guard guard(mutex_);
     if (request.segment >= segments_.size())
       return answer;
     segment& s = segments_[request.segment];
     if (request.what == kind::free) {
-      const bool freed = !s.descriptors.contains(request.value) && s.space.free(request.value);
-      answer.status = freed ? result::ok : result::invalid;
+      answer.status = s.space.free(request.value) ? result::ok : result::invalid;
     } else if (bytes != 0 && std::has_single_bit(alignment) &&
                alignment <= segment_allocator::max_alignment) {
       const auto at = s.space.allocate(bytes, alignment);
       answer.status = at ? result::ok : result::no_memory;
       answer.value = at.value_or(0);
-      if (at && locks) {
-        auto one = noted.extract(noted.begin());
-        one.value() = *at;
-        s.descriptors.insert(std::move(one));
-      }
-      if (at)
+      const bool later = at && !locks && bytes > most_zeroed;
+      if (at && (locks || later))
+        s.space.keep(*at);
+      if (later)
+        block = {request.segment, *at, 0, bytes};
+      else if (at)
         memory = static_cast<std::byte*>(s.memory.data()) + *at;
     }
   }
@@ -113,6 +117,19 @@ global_message global_node::serve(const global_message& request) {
     zeroed_.fetch_add(1, std::memory_order_release);
   }
   return answer;
+}
+
+bool global_node::zero_some(unzeroed& block) noexcept {
+  segment& s = *published_[block.segment].load(std::memory_order_acquire);
+  const std::uint64_t bytes = std::min<std::uint64_t>(most_zeroed, block.bytes - block.done);
+  std::memset(static_cast<std::byte*>(s.memory.data()) + block.begin + block.done, 0, bytes);
+  block.done += bytes;
+  if (block.done != block.bytes)
+    return false;
+  zeroed_.fetch_add(1, std::memory_order_release);
+  const std::lock_guard guard(mutex_);
+  s.space.keep(block.begin, false);
+  return true;
 }
 
 void global_node::mark_dead(segment_id where, std::uint64_t offset,

@@ -17,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -39,6 +38,19 @@ public:
   /// Carries out a request of the owner's or of a peer's, and returns the answer. Descriptors of
   /// locks are never freed: a former party may still write to descriptors of others.
   global_message serve(const global_message& request);
+
+  /// Bytes of a block that are zeroed in one turn of a context.
+  static constexpr std::size_t most_zeroed = std::size_t(4) << 20;
+  /// An allocated block that is not zeroed yet. It cannot be freed.
+  struct unzeroed {
+    segment_id segment = 0;
+    std::uint64_t begin = 0, done = 0, bytes = 0;
+  };
+  /// If the request allocates more than `most_zeroed` bytes, the block is not zeroed: call
+  /// `zero_some` until that returns true, and answer then.
+  global_message serve(const global_message& request, unzeroed& block);
+  /// Zeroes the next bytes. Returns whether these were the last.
+  bool zero_some(unzeroed& block) noexcept;
   /// The address of the bytes, or null if they are not in a segment of this node.
   void* local(remote_word p, std::uint64_t bytes, std::uint64_t alignment) const noexcept;
 
@@ -65,7 +77,6 @@ private:
   struct segment {
     registered_buffer memory;
     segment_allocator space;
-    std::set<std::uint64_t> descriptors; // the offsets of descriptors of locks
   };
 
   const memory_pool pool_;

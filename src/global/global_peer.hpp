@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -35,7 +36,16 @@ struct global_memory_impl::peer {
     peer_ptr from_;
   };
 
-  peer(const asio::any_io_executor& ex, bool was_accepted) : link(ex), accepted(was_accepted) {}
+  /// A cancelled request, whose answer is outstanding.
+  struct cancelled {
+    std::uint32_t number;
+    global_message::kind what;
+    segment_id segment;
+  };
+
+  peer(const asio::any_io_executor& ex, bool was_accepted) : link(ex), accepted(was_accepted) {
+    forgotten.reserve(most_asked);
+  }
 
   asio_rdma::connection link;
   const bool accepted;
@@ -48,11 +58,14 @@ struct global_memory_impl::peer {
   std::optional<arrival> listening;
   std::size_t hints = 0; // on their way to the peer
   bool ended = false;
-  operation_list requests;   // which the peer has, or a join
-  operation_list waiting;    // behind `most_asked` requests
-  std::size_t asked = 0;     // messages to which the answers are outstanding
-  std::size_t forgotten = 0; // of those, cancelled requests
-  std::size_t answers = 0;   // to the peer, on their way
+  operation_list requests;          // which the peer has, or a join
+  operation_list waiting;           // behind `most_asked` requests
+  std::size_t asked = 0;            // requests to which the answers are outstanding
+  std::vector<cancelled> forgotten; // of those
+  std::size_t unsent = 0;           // requests on their way to the peer
+  std::size_t answers = 0;          // to the peer, on their way
+  bool zeroing = false;             // memory for the peer; the answer is sent then
+  std::vector<loans::iterator> borrowed;
 };
 
 template <class Start>

@@ -80,9 +80,26 @@ void global_memory_impl::ask(const peer_ptr& p, global_request& op) {
   if (p->asked >= most_asked)
     return p->waiting.push_back(op);
   op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
-  send(p, op.message);
+  send_request(p, op.message);
   ++p->asked;
   p->requests.push_back(op);
+}
+
+// The mutex is locked. The peer can answer a request that it has not taken, and then the next one
+// is sent. So the requests that are not sent are counted, too.
+void global_memory_impl::send_request(const peer_ptr& p, const global_message& m) {
+  p->link.async_send(asio::buffer(encode(m)), [s = self(), p](error_code ec, std::size_t) {
+    bool listens = false;
+    {
+      const std::lock_guard guard(s->mutex_);
+      listens = p->unsent-- == most_unsent;
+    }
+    if (ec)
+      s->end(p, ec);
+    else if (listens)
+      s->listen_to(p);
+  });
+  ++p->unsent;
 }
 
 void global_memory_impl::ask_next(const peer_ptr& p) {
@@ -94,8 +111,9 @@ void global_memory_impl::ask_next(const peer_ptr& p) {
   ask(p, op);
 }
 
-// The owner still answers a cancelled request: memory that it then allocates is given back. Memory
-// that is being freed is lost, so `total` does not cancel that.
+// The owner still answers a cancelled request: memory that it then allocates is given back once,
+// which takes the place of the request. Memory that is being freed is lost, so `total` does not
+// cancel that.
 void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type) {
   peer_ptr joining;
   {
@@ -112,13 +130,13 @@ void global_memory_impl::cancel(std::uint64_t id, asio::cancellation_type_t type
         op = std::find_if(p->requests.begin(), p->requests.end(), is_it);
         if (op == p->requests.end())
           continue;
-        if (static_cast<global_request&>(*op).message.what == global_message::kind::free &&
-            !may_leave_effects(type))
+        const auto& request = static_cast<const global_request&>(*op);
+        if (request.message.what == kind::free && !may_leave_effects(type))
           return;
-        if (static_cast<global_request&>(*op).is_join())
+        if (request.is_join())
           joining = p;
         else
-          ++p->forgotten;
+          p->forgotten.push_back({request.number, request.message.what, request.message.segment});
         done.splice(done.end(), p->requests, op);
       }
       done.front().fail(asio::error::operation_aborted);
@@ -137,17 +155,29 @@ error_code global_memory_impl::answer(const peer_ptr& p, const global_message& m
       std::find_if(p->requests.begin(), p->requests.end(), [&m](const operation& op) {
         return static_cast<const global_request&>(op).number == m.id;
       });
+  const auto fits = [&m](kind asked, segment_id segment) {
+    return (asked == kind::free) == (m.what == kind::freed) && segment == m.segment;
+  };
   if (found == p->requests.end()) {
-    if (p->forgotten == 0)
+    const auto f = std::find_if(p->forgotten.begin(), p->forgotten.end(),
+                                [&m](const auto& one) { return one.number == m.id; });
+    if (f == p->forgotten.end() || !fits(f->what, f->segment))
       return error::protocol_violation;
-    --p->forgotten;
+    if (f->what == kind::allocate && m.status == global_message::result::ok) {
+      global_message back;
+      back.what = f->what = kind::free;
+      back.id = m.id;
+      back.segment = m.segment;
+      back.value = m.value;
+      send_request(p, back);
+      return {};
+    }
+    p->forgotten.erase(f);
     ask_next(p);
     return {};
   }
   auto& op = static_cast<global_request&>(*found);
-  const bool fits =
-      (op.message.what == kind::free) == (m.what == kind::freed) && op.message.segment == m.segment;
-  if (!fits)
+  if (!fits(op.message.what, op.message.segment))
     return error::protocol_violation;
   op.message.value = m.value;
   op.ec = error_of(m.status);

@@ -26,7 +26,7 @@ std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
   }
   const bool fresh = free_[chosen].empty();
   const std::uint64_t result = fresh ? at : free_[chosen].back();
-  live_.emplace(result, static_cast<std::uint8_t>(chosen));
+  live_.emplace(result, block{static_cast<std::uint8_t>(chosen), false});
   if (fresh)
     next_ = at + size;
   else
@@ -35,13 +35,19 @@ std::optional<std::uint64_t> segment_allocator::allocate(std::uint64_t bytes,
 }
 
 bool segment_allocator::free(std::uint64_t offset) {
-  const auto block = live_.find(offset);
-  if (block == live_.end())
+  const auto found = live_.find(offset);
+  if (found == live_.end() || found->second.kept)
     return false;
-  assert(block->second < classes && offset < next_);
-  free_[block->second].push_back(offset);
-  live_.erase(block);
+  assert(found->second.size_class < classes && offset < next_);
+  free_[found->second.size_class].push_back(offset);
+  live_.erase(found);
   return true;
+}
+
+void segment_allocator::keep(std::uint64_t offset, bool kept) noexcept {
+  const auto found = live_.find(offset);
+  assert(found != live_.end());
+  found->second.kept = kept;
 }
 
 } // namespace asio_rdma::detail

@@ -27,8 +27,10 @@ public:
   /// Returns nothing if there is no room, if `bytes` is 0, or if `alignment` is not a power of two
   /// up to `max_alignment`.
   std::optional<std::uint64_t> allocate(std::uint64_t bytes, std::uint64_t alignment);
-  /// Returns false if no allocated block begins at `offset`.
+  /// Returns false if no allocated block begins at `offset`, or if it is kept.
   bool free(std::uint64_t offset);
+  /// Sets whether the block that begins at `offset`, which is in use, is kept.
+  void keep(std::uint64_t offset, bool kept = true) noexcept;
 
   std::size_t blocks_in_use() const noexcept { return live_.size(); }
 
@@ -39,7 +41,11 @@ private:
   std::uint64_t next_;
   std::uint64_t end_;
   std::array<std::vector<std::uint64_t>, classes> free_;
-  std::unordered_map<std::uint64_t, std::uint8_t> live_; // the size class of each block in use
+  struct block {
+    std::uint8_t size_class;
+    bool kept;
+  };
+  std::unordered_map<std::uint64_t, block> live_; // by offset
 };
 
 } // namespace asio_rdma::detail

@@ -46,6 +46,17 @@ TEST_CASE("blocks lie in the segment, aligned, and do not overlap") {
   CHECK(a.blocks_in_use() == live.size());
 }
 
+TEST_CASE("a block that is kept is not freed") {
+  segment_allocator a(0, 4096);
+  const auto at = a.allocate(4096, 8);
+  REQUIRE(at);
+  a.keep(*at);
+  CHECK_FALSE(a.free(*at));
+  CHECK(a.blocks_in_use() == 1);
+  a.keep(*at, false);
+  CHECK(a.free(*at));
+}
+
 TEST_CASE("a segment is used to its end, and again") {
   segment_allocator a(0, 4096);
   std::vector<std::uint64_t> all;
