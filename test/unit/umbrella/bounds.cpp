@@ -9,7 +9,10 @@
 #include <asio_rdma/shared_receives.hpp>
 #include <asio_rdma/stream_options.hpp>
 
+#include "connecting/acceptor_impl.hpp"
+#include "connection/connection_impl.hpp"
 #include "global/global_memory_impl.hpp"
+#include "link/silent_peer.hpp"
 #include "streams/stream_inbox.hpp"
 
 #include <chrono>
@@ -61,6 +64,8 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
 #define ADD(type, member) code[#type "::" #member] = text(type().member)
 #define ADD_CONSTANT(type, member) code[#type "::" #member] = text(detail::type::member)
   ADD(acceptor_options, backlog);
+  ADD_CONSTANT(acceptor_impl, most_a_turn);
+  ADD_CONSTANT(log_rate, most_a_second);
   ADD(acceptor_options, handshakes);
   ADD(accept_options, timeout);
   ADD(acceptor_options, patience);
@@ -69,9 +74,12 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
   ADD(connection_options, receive_size);
   ADD(connection_options, max_receive_size);
   ADD(connection_options, pull_bytes);
+  ADD_CONSTANT(connection_impl, short_message);
+  ADD_CONSTANT(connection_impl, small_message);
   ADD(connection_options, pulls);
   ADD(connection_options, max_message);
   ADD(connection_options, read_timeout);
+  ADD_CONSTANT(read_pace, for_each);
   ADD(connection_options, offers);
   ADD(connection_options, keep_alive);
   ADD(remote_memory_options, bytes);
@@ -91,7 +99,10 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
   ADD_CONSTANT(global_memory_impl, most_strangers);
   ADD_CONSTANT(global_memory_impl, most_answers);
   ADD_CONSTANT(global_memory_impl, most_asked);
+  ADD_CONSTANT(global_memory_impl, most_unsent);
   ADD_CONSTANT(global_memory_impl, most_hints);
+  ADD_CONSTANT(global_memory_impl, most_loans);
+  ADD_CONSTANT(global_node, most_zeroed);
   ADD(global_memory_options, in_flight);
 #undef ADD
 #undef ADD_CONSTANT
