@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Step 1: an echo server and its client, by TCP. Both are in one process, on one io_context.
 #include <boost/asio.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 
 #include <array>
 #include <cstddef>
@@ -10,7 +9,6 @@
 #include <string>
 
 namespace asio = boost::asio;
-using namespace asio::experimental::awaitable_operators;
 using asio::deferred, asio::ip::tcp;
 
 namespace {
@@ -46,9 +44,13 @@ int main() try {
   asio::io_context io(1);
   tcp::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 0));
   const tcp::endpoint where(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
-  auto done = co_spawn(io, server(acceptor) && client(where), asio::use_future);
+  const auto rethrow = [](std::exception_ptr e) {
+    if (e)
+      std::rethrow_exception(e); // leaves io.run()
+  };
+  co_spawn(io, server(acceptor), rethrow);
+  co_spawn(io, client(where), rethrow);
   io.run();
-  done.get(); // throws what either side has thrown
 } catch (const std::exception& e) {
   std::cerr << "step1: " << e.what() << std::endl;
   return 2;

@@ -2,7 +2,6 @@
 // Step 3: messages instead of bytes. A message arrives whole, whatever its size.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 
 #include <cstddef>
 #include <cstdlib>
@@ -11,7 +10,6 @@
 #include <string>
 
 namespace asio = boost::asio;
-using namespace asio::experimental::awaitable_operators;
 using asio::deferred, asio::ip::tcp;
 
 namespace {
@@ -52,9 +50,13 @@ int main() try {
   asio::io_context io(1);
   asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 0));
   const tcp::endpoint where(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
-  auto done = co_spawn(io, server(acceptor, pool) && client(where, pool), asio::use_future);
+  const auto rethrow = [](std::exception_ptr e) {
+    if (e)
+      std::rethrow_exception(e); // leaves io.run()
+  };
+  co_spawn(io, server(acceptor, pool), rethrow);
+  co_spawn(io, client(where, pool), rethrow);
   io.run();
-  done.get(); // throws what either side has thrown
 } catch (const std::exception& e) {
   std::cerr << "step3: " << e.what() << std::endl;
   return 2;

@@ -2,7 +2,6 @@
 // Step 5: a program reads the memory of its peer. The peer's program takes no part in the reads.
 #include <asio_rdma/asio_rdma.hpp>
 #include <boost/asio.hpp>
-#include <boost/asio/experimental/awaitable_operators.hpp>
 
 #include <chrono>
 #include <cstddef>
@@ -14,7 +13,6 @@
 #include <variant>
 
 namespace asio = boost::asio;
-using namespace asio::experimental::awaitable_operators;
 using namespace std::chrono_literals;
 using asio::deferred, asio::ip::tcp, asio_rdma::remote_region;
 
@@ -76,9 +74,13 @@ int main() try {
   asio::io_context io(1);
   asio_rdma::acceptor acceptor(io, tcp::endpoint(tcp::v4(), 0));
   const tcp::endpoint where(asio::ip::address_v4::loopback(), acceptor.local_endpoint().port());
-  auto done = co_spawn(io, owner(acceptor, pool) && reader(where, pool), asio::use_future);
+  const auto rethrow = [](std::exception_ptr e) {
+    if (e)
+      std::rethrow_exception(e); // leaves io.run()
+  };
+  co_spawn(io, owner(acceptor, pool), rethrow);
+  co_spawn(io, reader(where, pool), rethrow);
   io.run();
-  done.get(); // throws what either side has thrown
 } catch (const std::exception& e) {
   std::cerr << "step5: " << e.what() << std::endl;
   return 2;

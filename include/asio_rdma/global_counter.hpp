@@ -27,8 +27,8 @@ public:
   auto async_add(std::uint64_t n, Token&& token = {}) {
     return memory_->async_fetch_add(at_, n, std::forward<Token>(token));
   }
-  /// Reports the current value. Signature `void(error_code, std::uint64_t)`. Errors and cancellation
-  /// as `basic_global_memory::async_read`.
+  /// Reports the current value. Signature `void(error_code, std::uint64_t)`. Errors and
+  /// cancellation as `basic_global_memory::async_read`.
   template <class Token = asio::default_completion_token_t<Executor>>
   auto async_get(Token&& token = {}) {
     return memory_->async_read(at_, std::forward<Token>(token));

@@ -56,7 +56,8 @@ public:
     case error::no_device:
       return "no usable RDMA device: none is present or none has an active port "
              "(rdma link shows them; a software device is made by "
-             "'rdma link add rxe0 type rxe netdev <interface>')";
+             "'rdma link add rxe0 type rxe netdev <interface>', and without rights by soft/run or "
+             "asio_rdma_soft_run before the command)";
     case error::device_not_found:
       return "no RDMA device of that name; " + names_of_devices();
     case error::device_permission:

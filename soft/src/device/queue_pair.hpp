@@ -245,8 +245,7 @@ private:
                ibv_wc_opcode as = IBV_WC_RECV);
   void refuse_receive(ibv_wc_status why);
   /// Fails this queue pair, and raises the event, because of a peer's request that it must not
-  /// carry out: a key (IBV_EVENT_QP_ACCESS_ERR), a misaligned atomic, or a READ too many
-  /// (IBV_EVENT_QP_REQ_ERR). Source: InfiniBand Architecture Specification, 11.6.3.1
+  /// carry out: a key, a misaligned atomic, or a READ too many.
   outcome refuse(ibv_wc_status why);
   /// After a receive that ends with an error. Some adapters raise an event, too.
   void fail_receiving();

@@ -134,7 +134,7 @@ outcome queue_pair::send(send_work& r, queue_pair& to, const spans& from) {
 }
 
 outcome queue_pair::refuse(ibv_wc_status why) {
-  fail_by_peer(why == IBV_WC_REM_ACCESS_ERR ? IBV_EVENT_QP_ACCESS_ERR : IBV_EVENT_QP_REQ_ERR);
+  fail_by_peer(IBV_EVENT_QP_ACCESS_ERR);
   return failed(why);
 }
 

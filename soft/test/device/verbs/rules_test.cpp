@@ -94,7 +94,7 @@ TEST_CASE(
   wr.wr.atomic.compare_add = 1;
   REQUIRE(ibv_post_send(p.a.qp.get(), &wr, &bad) == 0);
   CHECK(p.a.completion().status == IBV_WC_REM_INV_REQ_ERR);
-  CHECK(next_event(*p.context) == IBV_EVENT_QP_REQ_ERR);
+  CHECK(next_event(*p.context) == IBV_EVENT_QP_ACCESS_ERR);
   CHECK(p.b.bytes_at(257 + 8) == std::array<std::byte, 8>());
 }
 
