@@ -178,16 +178,20 @@ private:
   // counter, which a waiting read(2) would change. The bell may ring although there is no event.
   // Source: ib_uverbs_event_read in drivers/infiniband/core/uverbs_main.c
   int sleep() {
+    int bell = -1;
     {
       std::lock_guard lock(mutex_);
       if (!events_.empty() || ended_)
         return 0;
-      if (bell_ < 0 && (bell_ = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE)) < 0)
+      if (bell_ < 0)
+        bell_ = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+      if (bell_ < 0)
         return errno;
+      bell = bell_;
       ++sleepers_;
     }
     std::uint64_t one = 0;
-    if (read(bell_, &one, sizeof(one)) >= 0)
+    if (read(bell, &one, sizeof(one)) >= 0)
       return 0;
     const int error = errno;
     std::lock_guard lock(mutex_);
