@@ -227,7 +227,9 @@ bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
   const std::uint64_t left = is_only && bytes <= small_message   ? 0
                              : is_only && bytes <= short_message ? limit / 16
                                                                  : limit / 8;
-  const std::uint64_t most = limit - left, used = link_.pool().impl()->used();
+  const std::uint64_t most = limit - left;
+  const std::uint64_t used =
+      link_.pool().impl()->used() + (bytes != 0 ? allocations_.bytes_waiting(link_.pool()) : 0);
   return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
 }
 

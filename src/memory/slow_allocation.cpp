@@ -2,6 +2,7 @@
 #include "memory/slow_allocation.hpp"
 
 #include "core/descriptor_watch.hpp"
+#include "memory/memory_pool_impl.hpp"
 
 #include <new>
 #include <utility>
@@ -20,7 +21,16 @@ registered_buffer slow_allocation::take(error_code& ec) noexcept {
   return std::move(block_);
 }
 
+bool slow_allocation::shares_limit(const memory_pool& pool) const noexcept {
+  const auto limit_of = [](const memory_pool& p) {
+    const memory_pool& whole = p.impl()->whole();
+    return whole.is_open() ? whole.impl().get() : p.impl().get();
+  };
+  return limit_of(pool_) == limit_of(pool);
+}
+
 void slow_allocation::run(const std::shared_ptr<background_call>&) noexcept {
+  begun_.store(true, std::memory_order_relaxed);
   block_ = pool_.allocate(bytes_, ec_);
   done_.store(true, std::memory_order_release);
 }
@@ -41,10 +51,26 @@ std::shared_ptr<slow_allocation> slow_allocations::start(const memory_pool& pool
     return nullptr;
   try {
     auto result = std::make_shared<slow_allocation>(pool, bytes);
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(result);
+    }
     return calls_.start(result) ? nullptr : result;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+
+std::uint64_t slow_allocations::bytes_waiting(const memory_pool& pool) noexcept {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t result = 0;
+  std::erase_if(waiting_, [&](const std::weak_ptr<slow_allocation>& weak) {
+    const auto a = weak.lock();
+    if (a && !a->has_begun() && a->shares_limit(pool))
+      result += a->bytes();
+    return !a || a->has_begun();
+  });
+  return result;
 }
 
 } // namespace asio_rdma::detail

@@ -8,7 +8,10 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <mutex>
+#include <vector>
 
 namespace asio_rdma::detail {
 
@@ -18,6 +21,10 @@ public:
   slow_allocation(const memory_pool& pool, std::size_t bytes) : pool_(pool), bytes_(bytes) {}
 
   std::size_t bytes() const noexcept { return bytes_; }
+  /// Whether the pool counts the bytes as in use, or has refused them.
+  bool has_begun() const noexcept { return begun_.load(std::memory_order_relaxed); }
+  /// Whether the block takes its bytes from the same limit as those of the pool.
+  bool shares_limit(const memory_pool& pool) const noexcept;
   bool is_done() const noexcept { return done_.load(std::memory_order_acquire); }
   /// The block, or an empty buffer with the error: those of `memory_pool::allocate`. Called once,
   /// after `is_done`.
@@ -30,7 +37,7 @@ private:
   const std::size_t bytes_;
   registered_buffer block_;
   error_code ec_;
-  std::atomic<bool> done_{false};
+  std::atomic<bool> begun_{false}, done_{false};
 };
 
 /// The background threads of an execution context that allocate blocks.
@@ -46,11 +53,16 @@ public:
   /// Returns null if no thread can make the allocation. The end of an allocation is not reported:
   /// look again after some time.
   std::shared_ptr<slow_allocation> start(const memory_pool& pool, std::size_t bytes) noexcept;
+  /// The bytes of allocations from the pool's limit that wait for a thread. The pool does not count
+  /// them yet.
+  std::uint64_t bytes_waiting(const memory_pool& pool) noexcept;
 
 private:
   void shutdown() override { calls_.stop(); }
 
   background_calls calls_;
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<slow_allocation>> waiting_; // and some that have begun
 };
 
 } // namespace asio_rdma::detail
