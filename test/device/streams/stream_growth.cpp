@@ -72,6 +72,8 @@ TEST_CASE("receives stay as they are if the pool has too little memory") {
 TEST_CASE("few bytes are read ahead if much of the pool is in use") {
   const std::size_t bytes = 1024 * kilobyte;
   stream_pair t;
+  if (!streams_offer(t.dev))
+    return test::not_on_this_device("offers of streams");
   test::memory own(t.pd, bytes, access::local_write);
   const auto values = pattern(bytes, 5);
   std::memcpy(own.data(), values.data(), bytes);
