@@ -148,7 +148,7 @@ TEST_CASE("offers: long messages of peers that stop") {
   CHECK((is_sanitized || s.report()->gap_ns <= 250'000'000));
 }
 
-TEST_CASE("offers: long messages that leave others as little as they may") {
+TEST_CASE("offers: long messages that leave others as little as they may", "[.long]") {
   siege s;
   stopped_peers peers(s, stopped_peers::sizes::all);
   s.served(8);

@@ -237,6 +237,39 @@ TEST_CASE("long messages take a part of the pool only") {
   }
 }
 
+TEST_CASE("short messages have a part of the pool that longer ones leave") {
+  memory_pool_options of_pool;
+  of_pool.limit = 128 << 20;
+  connection_options options;
+  options.max_receive_size = 0;
+  talk t(options, options, of_pool);
+  std::vector<registered_buffer> mine; // more than long messages may use
+  while (t.pool.statistics().bytes_in_use < of_pool.limit / 8 * 7)
+    mine.push_back(t.pool.allocate(1 << 20));
+  const auto passes = [&](std::size_t bytes) {
+    const test::memory own(t.pd, bytes, access::local_write);
+    asio::cancellation_signal stop;
+    sent s;
+    outcome<message> r;
+    t.b.async_receive(asio::bind_cancellation_slot(stop.slot(), r.handler()));
+    t.a.async_send(const_buffer(own.buffer()), s.handler());
+    t.until([&] { return s.done(); });
+    CHECK((!s.ec || s.ec == error::peer_out_of_memory));
+    if (s.ec)
+      stop.emit(asio::cancellation_type::total);
+    t.until([&] { return r.done(); });
+    return !s.ec;
+  };
+  CHECK_FALSE(passes((1 << 20) + 1));
+  CHECK(passes(1 << 20));
+  CHECK(passes(300'000));
+  while (t.pool.statistics().bytes_in_use < of_pool.limit / 16 * 15)
+    mine.push_back(t.pool.allocate(1 << 20));
+  CHECK_FALSE(passes(300'000));
+  CHECK(passes(1 << 17));
+  CHECK(passes(50'000));
+}
+
 TEST_CASE("a message longer than the buffers that wait for it is still there") {
   talk t;
   const std::size_t bytes = GENERATE(std::size_t(500), std::size_t(100'000));
