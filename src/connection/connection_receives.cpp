@@ -220,16 +220,16 @@ registered_buffer connection_impl::allocate_to_pull(std::size_t bytes, error_cod
 }
 
 // The peer chooses the size, and how long its memory takes to be read. So a part of the pool's
-// limit is left for other links: for their receives, and each link's first short message.
+// limit is left for other links: for their receives, and each link's first short message. Long
+// messages that wait for a thread may not get what they wait for, so they hold up no short one.
 bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
   const std::uint64_t limit = link_.pool().limit();
-  const bool is_only = messages_->pulled_bytes() == bytes;
-  const std::uint64_t left = is_only && bytes <= small_message   ? 0
-                             : is_only && bytes <= short_message ? limit / 16
-                                                                 : limit / 8;
+  const bool is_short = messages_->pulled_bytes() == bytes && bytes <= short_message;
+  const std::uint64_t left = !is_short ? limit / 8 : bytes <= small_message ? 0 : limit / 16;
   const std::uint64_t most = limit - left;
-  const std::uint64_t used =
-      link_.pool().impl()->used() + (bytes != 0 ? allocations_.bytes_waiting(link_.pool()) : 0);
+  const std::uint64_t waiting =
+      is_short || bytes == 0 ? 0 : allocations_.bytes_waiting(link_.pool());
+  const std::uint64_t used = link_.pool().impl()->used() + waiting;
   return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
 }
 
