@@ -18,6 +18,9 @@ constexpr std::uint64_t longest_wait = 1s / hostile_report::tick; // in ticks
 constexpr auto longest_busy = 100ms, longest_gap = 1000ms;
 // Sanitizers slow the library down.
 constexpr int slower = is_sanitized ? 5 : 1;
+// In the lab, the processor time of a thread includes time in which the machine ran something else
+// in place of the lab.
+int busier() { return is_kernels(open_device()) ? 3 : slower; }
 
 std::uint64_t in_ns(std::chrono::nanoseconds t) { return static_cast<std::uint64_t>(t.count()); }
 
@@ -83,7 +86,7 @@ void siege::check() {
                    << clients_->longest_wait() * hostile_report::tick.count() << " ms");
   CHECK((is_sanitized || growth <= most_growth));
   CHECK(clients_->longest_wait() <= longest_wait);
-  CHECK(report_->busy_ns <= in_ns(longest_busy * slower));
+  CHECK(report_->busy_ns <= in_ns(longest_busy * busier()));
   CHECK(report_->gap_ns <= in_ns(longest_gap * slower));
   CHECK(report_->damaged == 0);
   CHECK(report_->unadmitted == 0);
