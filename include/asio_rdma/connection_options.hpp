@@ -78,7 +78,9 @@ struct connection_options {
   /// Long messages are read into memory of the pool, unless the receive has registered memory of
   /// its own. This is how many bytes they take there until they are received; further ones wait.
   /// A longer message is refused, and so is one that would leave less than an eighth of the pool's
-  /// limit unused: its sender gets `error::peer_out_of_memory`. 0: half of the pool's limit.
+  /// limit unused: its sender gets `error::peer_out_of_memory`. The connection's only message may
+  /// leave a sixteenth if it has up to 1 MiB, and nothing if it has up to 128 KiB. 0: half of the
+  /// pool's limit.
   std::uint64_t pull_bytes = 0;
 
   /// The peer is probed (by a zero-length RDMA WRITE) if nothing has arrived from it for a time
