@@ -239,7 +239,7 @@ private:
 
   const std::uint32_t number_;
   std::uint32_t streams_ = 0;
-  std::uint32_t server_ = 0;                     // when the connection began
+  std::uint32_t server_ = 0; // when the connection began
   std::mt19937 random_;
   std::uint64_t one_way_rounds_ = random_() / 2; // the number of the last
 };
