@@ -203,17 +203,25 @@ void global_memory_impl::send_answer(const peer_ptr& p, const global_message& m)
     const std::lock_guard guard(mutex_);
     ++p->answers;
   }
-  p->link.async_send(asio::buffer(encode(m)), [s = self(), p](error_code ec, std::size_t) {
-    bool listens = false;
-    {
-      const std::lock_guard guard(s->mutex_);
-      listens = p->answers-- == most_answers;
-    }
-    if (ec)
-      s->end(p, ec);
-    else if (listens)
-      s->listen_to(p);
-  });
+  send_counted(p, m, &peer::answers, most_answers);
+}
+
+// The caller counts the message as one on its way. If there are `most`, no message of the peer's is
+// taken until this one is sent.
+void global_memory_impl::send_counted(const peer_ptr& p, const global_message& m,
+                                      std::size_t peer::*count, std::size_t most) {
+  p->link.async_send(asio::buffer(encode(m)),
+                     [s = self(), p, count, most](error_code ec, std::size_t) {
+                       bool listens = false;
+                       {
+                         const std::lock_guard guard(s->mutex_);
+                         listens = (p.get()->*count)-- == most;
+                       }
+                       if (ec)
+                         s->end(p, ec);
+                       else if (listens)
+                         s->listen_to(p);
+                     });
 }
 
 // Waits for the next message. If no message is due, the wait is not work of the context.

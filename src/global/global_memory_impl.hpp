@@ -160,6 +160,8 @@ private:
   /// on their way, and this side leaves few requests unanswered, so that both make progress.
   ///@{
   void send_answer(const peer_ptr& p, const global_message& m);
+  void send_counted(const peer_ptr& p, const global_message& m, std::size_t peer::*count,
+                    std::size_t most);
   void ask(const peer_ptr& p, global_request& op);
   void ask_next(const peer_ptr& p);
   void send_request(const peer_ptr& p, const global_message& m);

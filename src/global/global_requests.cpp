@@ -88,17 +88,7 @@ void global_memory_impl::ask(const peer_ptr& p, global_request& op) {
 // The mutex is locked. The peer can answer a request that it has not taken, and then the next one
 // is sent. So the requests that are not sent are counted, too.
 void global_memory_impl::send_request(const peer_ptr& p, const global_message& m) {
-  p->link.async_send(asio::buffer(encode(m)), [s = self(), p](error_code ec, std::size_t) {
-    bool listens = false;
-    {
-      const std::lock_guard guard(s->mutex_);
-      listens = p->unsent-- == most_unsent;
-    }
-    if (ec)
-      s->end(p, ec);
-    else if (listens)
-      s->listen_to(p);
-  });
+  send_counted(p, m, &peer::unsent, most_unsent);
   ++p->unsent;
 }
 

@@ -61,8 +61,7 @@ bool own_source::post(std::uint32_t slot) {
 // Allocates memory for all receives at once, so that no receive lacks memory afterwards. Not more
 // than half of the pool's limit may then be in use.
 bool own_source::grow(std::uint32_t size) {
-  const std::uint64_t used = link_.pool().impl()->used();
-  if (used + std::uint64_t(size) * receives_.size() > link_.pool().limit() / 2)
+  if (!link_.pool().impl()->leaves_half(std::uint64_t(size) * receives_.size()))
     return false;
   error_code ec;
   std::vector<registered_buffer> fresh;

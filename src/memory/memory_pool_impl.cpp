@@ -363,8 +363,4 @@ memory_pool_statistics memory_pool_impl::statistics() const noexcept {
   return s;
 }
 
-std::size_t memory_pool_impl::used() const noexcept {
-  return (is_part() ? *whole_.impl() : *this).statistics().bytes_in_use;
-}
-
 } // namespace asio_rdma::detail

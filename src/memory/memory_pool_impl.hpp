@@ -59,8 +59,12 @@ public:
   std::size_t limit() const noexcept { return options_.limit; }
   /// The pool that this one is a part of; not open if it is no part.
   const memory_pool& whole() const noexcept { return whole_; }
+  /// The pool that counts the bytes of the limit: the whole, or this one.
+  const memory_pool_impl& counting() const noexcept { return is_part() ? *whole_.impl() : *this; }
   /// The bytes in use of those that the limit applies to.
-  std::size_t used() const noexcept;
+  std::size_t used() const noexcept { return counting().statistics().bytes_in_use; }
+  /// Whether half of the limit stays unused with so many bytes more.
+  bool leaves_half(std::uint64_t more) const noexcept { return used() + more <= limit() / 2; }
 
   /// Adds the blocks in use, of any pool of the process, in which the elements lie. For callers
   /// that must keep memory known only by its address. Slow.

@@ -22,11 +22,7 @@ registered_buffer slow_allocation::take(error_code& ec) noexcept {
 }
 
 bool slow_allocation::shares_limit(const memory_pool& pool) const noexcept {
-  const auto limit_of = [](const memory_pool& p) {
-    const memory_pool& whole = p.impl()->whole();
-    return whole.is_open() ? whole.impl().get() : p.impl().get();
-  };
-  return limit_of(pool_) == limit_of(pool);
+  return &pool_.impl()->counting() == &pool.impl()->counting();
 }
 
 void slow_allocation::run(const std::shared_ptr<background_call>&) noexcept {

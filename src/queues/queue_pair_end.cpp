@@ -127,6 +127,11 @@ void queue_pair_impl::deferred_call::run(operation* base, disposal how) {
 
 bool queue_pair_impl::any_posted() const {
   const std::lock_guard lock(mutex_);
+  return has_posted();
+}
+
+bool queue_pair_impl::has_posted() const noexcept {
+  assert(mutex_.is_locked());
   return send_.any_posted() || receive_.any_posted();
 }
 
@@ -296,7 +301,7 @@ void queue_pair_impl::fail_after_event(const error_code& why, const ibv_qp* only
       event_reason_ = why;
       examined_until_ = std::chrono::steady_clock::now() + longest_delay;
     }
-    if (all_written || !flushes || !(send_.any_posted() || receive_.any_posted()))
+    if (all_written || !flushes || !has_posted())
       enter_failed(event_reason_, ready);
     else if (!is_examined)
       examination_.queue(ready);
@@ -316,7 +321,7 @@ void queue_pair_impl::examine_failure() {
       const std::lock_guard lock(mutex_);
       if (has_ended())
         return;
-      if (is_late || !(send_.any_posted() || receive_.any_posted())) {
+      if (is_late || !has_posted()) {
         enter_failed(event_reason_, ready);
         break;
       }
@@ -338,7 +343,7 @@ void queue_pair_impl::cancel() {
     for (operation& op : waiters_)
       op.fail(aborted);
     service_.complete(waiters_);
-    if (send_.any_posted() || receive_.any_posted())
+    if (has_posted())
       enter_failed(aborted, ready);
   }
   publish(ready);

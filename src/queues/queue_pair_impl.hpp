@@ -220,6 +220,7 @@ private:
   void publish(operation_list& ready);
   void drop_calls();
   bool any_posted() const;
+  bool has_posted() const noexcept; // with the mutex locked
   void release_failed();
   void disconnect(ibv_qp* qp, const std::shared_ptr<connection_link>& link,
                   const error_code& why) noexcept;

@@ -75,7 +75,7 @@ void stream_impl::expose(stream_write& write) {
 // than half of the pool's limit is in use, as receives grow. Then each has few bytes at a time.
 void stream_impl::pull(const stream_action& a) {
   const memory_pool& pool = link_.pool();
-  const bool has_room = pool.impl()->used() + a.memory.size <= pool.limit() / 2;
+  const bool has_room = pool.impl()->leaves_half(a.memory.size);
   if (!has_room && bytes_->reads_ahead())
     return bytes_->hold_back();
   error_code ec;

@@ -48,8 +48,8 @@ private:
 
 TEST_CASE("no acceptor listens") {
   meeting m;
-  const unused_port nobody(m);
-  m.initiator->async_connect(m.a, endpoint(nobody), m.connected.handler());
+  const unused_port port(m);
+  m.initiator->async_connect(m.a, endpoint(port), m.connected.handler());
   m.until([&] { return m.connected.done(); });
   INFO(describe(m.connected.ec));
   CHECK(m.connected.ec == error::peer_not_listening);

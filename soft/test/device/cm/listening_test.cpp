@@ -172,11 +172,7 @@ TEST_CASE("A listener takes the events of its requests to another channel, or to
   REQUIRE(rdma_bind_addr(at.id, reinterpret_cast<sockaddr*>(&to)) == 0);
   REQUIRE(rdma_listen(at.id, 4) == 0);
   to.sin_port = rdma_get_src_port(at.id);
-  REQUIRE(rdma_create_id(from.channel, &from.id, nullptr, RDMA_PS_TCP) == 0);
-  REQUIRE(rdma_resolve_addr(from.id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
-  from.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-  REQUIRE(rdma_resolve_route(from.id, 1000) == 0);
-  from.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  from.resolve(to);
   rdma_conn_param p{};
   REQUIRE(rdma_connect(from.id, &p) == 0);
   REQUIRE(rdma_destroy_id(std::exchange(from.id, nullptr)) == 0);

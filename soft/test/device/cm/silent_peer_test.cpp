@@ -32,6 +32,16 @@ bool is_closed(const raw_peer& p) {
   return n == 0 || (n < 0 && errno == ECONNRESET);
 }
 
+// The call that was to connect `e` has ended, because the peer did not answer in time.
+void check_unreachable(int result, const endpoint& e) {
+  const int error = errno;
+  CHECK(result == -1);
+  CHECK(error == ETIMEDOUT);
+  REQUIRE(e.id->event != nullptr);
+  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  CHECK(e.id->event->status == -ETIMEDOUT);
+}
+
 std::size_t count_tries() {
   const std::lock_guard lock(tries_mutex);
   return tries.size();
@@ -54,16 +64,11 @@ TEST_CASE("A request that gets no answer ends as unreachable, and closes its con
   endpoint e;
   bool ended = false;
   errno = 0;
-  CHECK(connect_to(
-            [&](raw_peer& peer) {
-              peer.start(false);
-              ended = peer.at_end();
-            },
-            e) == -1);
-  CHECK(errno == ETIMEDOUT);
-  REQUIRE(e.id->event != nullptr);
-  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
-  CHECK(e.id->event->status == -ETIMEDOUT);
+  const auto serve = [&](raw_peer& peer) {
+    peer.start(false);
+    ended = peer.at_end();
+  };
+  check_unreachable(connect_to(serve, e), e);
   CHECK(ended);
 }
 
@@ -75,11 +80,7 @@ TEST_CASE("A request to a host that does not take the connection ends as unreach
   endpoint e;
   resolve(e, port);
   errno = 0;
-  CHECK(connect(e) == -1);
-  CHECK(errno == ETIMEDOUT);
-  REQUIRE(e.id->event != nullptr);
-  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
-  CHECK(e.id->event->status == -ETIMEDOUT);
+  check_unreachable(connect(e), e);
   close(listening);
 }
 
@@ -95,10 +96,7 @@ TEST_CASE("A connection without its first message ends as unreachable for its ac
   e.make_queue_pair();
   const with_settings set("answer=50ms");
   errno = 0;
-  CHECK(accept(e) == -1);
-  CHECK(errno == ETIMEDOUT);
-  REQUIRE(e.id->event != nullptr);
-  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  check_unreachable(accept(e), e);
   CHECK_FALSE(peer.start(true).rejected);
   CHECK(peer.at_end());
   CHECK(state_of(*e.id->qp) == IBV_QPS_ERR);
@@ -111,11 +109,7 @@ TEST_CASE("A request that no id of this process answers ends as unreachable") {
   endpoint e;
   resolve(e, port);
   errno = 0;
-  CHECK(connect(e) == -1);
-  CHECK(errno == ETIMEDOUT);
-  REQUIRE(e.id->event != nullptr);
-  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
-  CHECK(e.id->event->status == -ETIMEDOUT);
+  check_unreachable(connect(e), e);
   endpoint late;
   REQUIRE(rdma_get_request(listener.id, &late.id) == 0);
   CHECK(accept(late) == -1); // it was rejected
@@ -126,12 +120,7 @@ TEST_CASE("An acceptance that an id of this process does not confirm ends as unr
   const auto [id, port] = listen();
   const endpoint listener(id);
   cm_end client; // without a queue pair, so that the library does not confirm
-  REQUIRE(rdma_create_id(client.channel, &client.id, nullptr, RDMA_PS_TCP) == 0);
-  sockaddr_in to = local_address(static_cast<std::uint16_t>(std::stoi(port)));
-  REQUIRE(rdma_resolve_addr(client.id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
-  client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-  REQUIRE(rdma_resolve_route(client.id, 1000) == 0);
-  client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  client.resolve(local_address(static_cast<std::uint16_t>(std::stoi(port))));
   rdma_conn_param p{};
   REQUIRE(rdma_connect(client.id, &p) == 0);
   endpoint e;
@@ -139,10 +128,7 @@ TEST_CASE("An acceptance that an id of this process does not confirm ends as unr
   e.make_queue_pair();
   const with_settings set("answer=50ms");
   errno = 0;
-  CHECK(accept(e) == -1);
-  CHECK(errno == ETIMEDOUT);
-  REQUIRE(e.id->event != nullptr);
-  CHECK(e.id->event->event == RDMA_CM_EVENT_UNREACHABLE);
+  check_unreachable(accept(e), e);
   client.expect(RDMA_CM_EVENT_CONNECT_RESPONSE);
   client.expect(RDMA_CM_EVENT_REJECTED);
 }

@@ -37,11 +37,7 @@ sockaddr_in listen(cm_end& at, bool everywhere) {
 }
 
 void request(cm_end& from, sockaddr_in to) {
-  make_id(from);
-  REQUIRE(rdma_resolve_addr(from.id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
-  from.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-  REQUIRE(rdma_resolve_route(from.id, 1000) == 0);
-  from.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  from.resolve(to);
   rdma_conn_param p{};
   REQUIRE(rdma_connect(from.id, &p) == 0);
 }

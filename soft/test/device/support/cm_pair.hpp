@@ -39,6 +39,14 @@ struct cm_end {
     pollfd p{channel->fd, POLLIN, 0};
     return poll(&p, 1, 0) != 0;
   }
+  /// Makes the id, and resolves the address and the route.
+  void resolve(sockaddr_in to) {
+    REQUIRE(rdma_create_id(channel, &id, nullptr, RDMA_PS_TCP) == 0);
+    REQUIRE(rdma_resolve_addr(id, nullptr, reinterpret_cast<sockaddr*>(&to), 1000) == 0);
+    expect(RDMA_CM_EVENT_ADDR_RESOLVED);
+    REQUIRE(rdma_resolve_route(id, 1000) == 0);
+    expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+  }
   void make_queue_pair() {
     ibv_qp_init_attr a{};
     a.cap.max_send_wr = a.cap.max_recv_wr = 4;
@@ -62,11 +70,7 @@ struct cm_pair {
     REQUIRE(rdma_bind_addr(listener, reinterpret_cast<sockaddr*>(&at)) == 0);
     REQUIRE(rdma_listen(listener, 1) == 0);
     at.sin_port = rdma_get_src_port(listener);
-    REQUIRE(rdma_create_id(client.channel, &client.id, nullptr, RDMA_PS_TCP) == 0);
-    REQUIRE(rdma_resolve_addr(client.id, nullptr, reinterpret_cast<sockaddr*>(&at), 1000) == 0);
-    client.expect(RDMA_CM_EVENT_ADDR_RESOLVED);
-    REQUIRE(rdma_resolve_route(client.id, 1000) == 0);
-    client.expect(RDMA_CM_EVENT_ROUTE_RESOLVED);
+    client.resolve(at);
     client.make_queue_pair();
     rdma_conn_param p{};
     p.retry_count = 7;

@@ -79,7 +79,8 @@ void check_interruptions(Wait wait, Raise raise) {
 
 } // namespace
 
-TEST_CASE("A wait for a completion's event goes on after a handler that restarts calls") {
+TEST_CASE("A wait for a completion's event goes on after a handler that restarts calls",
+          "[signals]") {
   connected_pair p;
   REQUIRE(p.b.receive(1) == 0);
   REQUIRE(ibv_req_notify_cq(p.b.cq.get(), 0) == 0);
@@ -95,7 +96,8 @@ TEST_CASE("A wait for a completion's event goes on after a handler that restarts
       [&] { REQUIRE(p.a.send(2) == 0); });
 }
 
-TEST_CASE("A wait for an asynchronous event goes on after a handler that restarts calls") {
+TEST_CASE("A wait for an asynchronous event goes on after a handler that restarts calls",
+          "[signals]") {
   connected_pair p;
   check_interruptions(
       [&] {
@@ -112,7 +114,8 @@ TEST_CASE("A wait for an asynchronous event goes on after a handler that restart
       });
 }
 
-TEST_CASE("A wait for an event of rdma_cm goes on after a handler that restarts calls") {
+TEST_CASE("A wait for an event of rdma_cm goes on after a handler that restarts calls",
+          "[signals]") {
   cm_end end;
   REQUIRE(rdma_create_id(end.channel, &end.id, nullptr, RDMA_PS_TCP) == 0);
   check_interruptions(
