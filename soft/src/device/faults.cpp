@@ -142,9 +142,11 @@ void happen_now() {
     raise_in_all(static_cast<ibv_event_type>(i.event));
 }
 
+int refuse_removed(const ibv_context* c) { return was_removed(c) ? EIO : 0; }
+
 int refuse(const ibv_context* c, place call) {
-  if (was_removed(c))
-    return EIO;
+  if (const int error = refuse_removed(c))
+    return error;
   if (!needs_attention(bit_of(call)))
     return 0;
   const incident i = occasion(call);

@@ -18,7 +18,9 @@ void raise_event(queue_pair& qp, ibv_event_type what);
 /// For a call that makes an object, or changes one: 0, or the error with which it fails. Waits if
 /// the settings delay the call. The engine must not be locked.
 int refuse(const ibv_context* c, place call);
-/// The same for a call that creates an object, which takes the time of the personality.
+/// For a call that has no faults of its own: 0; or EIO, as the device was removed.
+int refuse_removed(const ibv_context* c);
+/// As `refuse`, for a call that creates an object, which takes the time of the personality.
 int refuse_creation(const ibv_context* c, place call);
 /// For rdma_connect(3): the reason for which the request is rejected, or 0. Waits likewise.
 int refuse_connecting();

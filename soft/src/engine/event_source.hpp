@@ -185,11 +185,11 @@ private:
         return 0;
       if (bell_ < 0)
         bell_ = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-      if (bell_ < 0)
-        return errno;
       bell = bell_;
-      ++sleepers_;
+      sleepers_ += bell >= 0 ? 1 : 0;
     }
+    if (bell < 0) // no descriptor is left
+      return poll_counter();
     std::uint64_t one = 0;
     if (read(bell, &one, sizeof(one)) >= 0)
       return 0;
@@ -202,6 +202,10 @@ private:
   bool has_visits() const noexcept { return from_ != nullptr && from_->fd() >= 0; }
 
   // The counter stays readable after `end`.
+  int poll_counter() {
+    pollfd p{counter_, POLLIN, 0};
+    return poll(&p, 1, -1) < 0 ? errno : 0;
+  }
   int poll_both() {
     pollfd p[] = {{counter_, POLLIN, 0}, {from_->fd(), POLLIN, 0}};
     return poll(p, 2, -1) < 0 ? errno : 0;

@@ -137,6 +137,8 @@ SOFT_EXPORT int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* a, int mask) {
 SOFT_EXPORT int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* a, int mask, ibv_qp_init_attr* init) {
   if (!is_soft(qp->context))
     return SOFT_NEXT(ibv_query_qp)(qp, a, mask, init);
+  if (const int error = refuse_removed(qp->context))
+    return error;
   const engine::lock_guard lock(engine::get());
   queue_pair& own = queue_pair::of(qp);
   own.query(*a);

@@ -18,6 +18,10 @@ using namespace soft;
 SOFT_EXPORT ibv_comp_channel* ibv_create_comp_channel(ibv_context* c) {
   if (!is_soft(c))
     return SOFT_NEXT(ibv_create_comp_channel)(c);
+  if (const int error = refuse_removed(c)) {
+    errno = error;
+    return nullptr;
+  }
   auto made = std::unique_ptr<channel>(new (std::nothrow) channel{});
   if (!made) {
     errno = ENOMEM;
@@ -198,6 +202,8 @@ SOFT_EXPORT ibv_cq* ibv_create_cq(ibv_context* c, int entries, void* queue_conte
 SOFT_EXPORT int ibv_resize_cq(ibv_cq* q, int entries) {
   if (!is_soft(q->context))
     return SOFT_NEXT(ibv_resize_cq)(q, entries);
+  if (const int error = refuse_removed(q->context))
+    return error;
   if (entries <= 0 || entries > limits::completions)
     return EINVAL;
   const engine::lock_guard lock(engine::get());
@@ -315,6 +321,8 @@ SOFT_EXPORT ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* a) {
 SOFT_EXPORT int ibv_modify_srq(ibv_srq* s, ibv_srq_attr* a, int mask) {
   if (!is_soft(s->context))
     return SOFT_NEXT(ibv_modify_srq)(s, a, mask);
+  if (const int error = refuse_removed(s->context))
+    return error;
   shared_queue& own = shared_queue::of(s);
   if ((mask & ~(IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT)) != 0)
     return EINVAL;
@@ -332,6 +340,8 @@ SOFT_EXPORT int ibv_modify_srq(ibv_srq* s, ibv_srq_attr* a, int mask) {
 SOFT_EXPORT int ibv_query_srq(ibv_srq* s, ibv_srq_attr* a) {
   if (!is_soft(s->context))
     return SOFT_NEXT(ibv_query_srq)(s, a);
+  if (const int error = refuse_removed(s->context))
+    return error;
   const engine::lock_guard lock(engine::get());
   const shared_queue& own = shared_queue::of(s);
   *a = {own.receives.capacity(), own.receives.elements(), own.limit};

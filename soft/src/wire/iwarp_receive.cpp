@@ -40,18 +40,6 @@ bool is_unreliable(opcode op) {
   }
 }
 
-// DDP has no code for a missing right (RFC 5041, section 7.2).
-iwarp::protocol_error write_error(refusal why) {
-  switch (why) {
-  case refusal::other_domain:
-    return iwarp::ddp_error(ddp_tagged_code::stag_not_associated_with_stream);
-  case refusal::out_of_bounds:
-    return iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation);
-  default:
-    return iwarp::ddp_error(ddp_tagged_code::invalid_stag);
-  }
-}
-
 // A receive whose memory is not registered.
 constexpr iwarp::protocol_error lost_receive =
     iwarp::rdmap_error(rdmap_error_type::remote_operation, rdmap_error_code::catastrophic_stream);
@@ -189,7 +177,7 @@ failure iwarp_wire::check_place() {
                                              IBV_ACCESS_REMOTE_WRITE, why) == write_place_)
       return {};
     if (is_reliable())
-      return write_error(why);
+      return refuse_write(why);
     write_dropped_ = true;
     reader_->discard();
     return {};
@@ -239,6 +227,19 @@ begin_result iwarp_wire::begin_segment(const iwarp::segment_header& h,
   }
 }
 
+// DDP has no code for a missing right (RFC 5041, section 7.2).
+iwarp::protocol_error iwarp_wire::refuse_write(refusal why) {
+  qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
+  switch (why) {
+  case refusal::other_domain:
+    return iwarp::ddp_error(ddp_tagged_code::stag_not_associated_with_stream);
+  case refusal::out_of_bounds:
+    return iwarp::ddp_error(ddp_tagged_code::base_or_bounds_violation);
+  default:
+    return iwarp::ddp_error(ddp_tagged_code::invalid_stag);
+  }
+}
+
 begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::placement& to) {
   if (h.first)
     write_dropped_ = false;
@@ -254,10 +255,8 @@ begin_result iwarp_wire::begin_tagged(const iwarp::segment_header& h, iwarp::pla
       write_dropped_ = true;
       return begin_result::discard();
     }
-    if (memory == nullptr) {
-      qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
-      return begin_result::fail(write_error(why));
-    }
+    if (memory == nullptr)
+      return begin_result::fail(refuse_write(why));
     write_place_ = memory;
     to.add({memory, h.length});
     return begin_result::place();

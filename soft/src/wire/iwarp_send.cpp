@@ -218,8 +218,10 @@ void iwarp_wire::send_segment() {
       refusal why{};
       data = qp_->remote_memory(a.source, a.source_offset + s.offset, s.length,
                                 IBV_ACCESS_REMOTE_READ, why);
-      if (data == nullptr)
+      if (data == nullptr) {
+        qp_->tell(IBV_EVENT_QP_ACCESS_ERR);
         return fail_answer(a, s.offset, read_error(why));
+      }
     }
     parts[count++] = {data, s.length};
   } else if (fetches(f->request->opcode)) {

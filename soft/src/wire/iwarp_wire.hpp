@@ -159,6 +159,7 @@ private:
   void send_terminate(const iwarp::terminate& t);
   void fail(const iwarp::protocol_error& e);
   void fail(const iwarp::terminate& t);
+  iwarp::protocol_error refuse_write(refusal why);
   void fail_answer(const answer& a, std::uint32_t offset, const iwarp::protocol_error& e);
   void end_terminate(std::uint32_t bytes);
   void end(int error);

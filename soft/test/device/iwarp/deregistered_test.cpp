@@ -121,6 +121,7 @@ TEST_CASE("A WRITE does not go on to memory that its window has left for another
     bind(a.e.id, *w, key, second);
   });
   CHECK(a.peer->next_terminate().error() == soft::iwarp::ddp_error(ddp_tagged_code::invalid_stag));
+  CHECK(next_event(*a.e.id->verbs) == IBV_EVENT_QP_ACCESS_ERR);
   CHECK(first.is_untouched());
   CHECK(second.is_untouched());
 }

@@ -241,6 +241,13 @@ TEST_CASE("After the device is removed its functions fail with EIO, and requests
   CHECK(p->a.to(IBV_QPS_ERR) == EIO);
   CHECK(ibv_alloc_pd(p->context.get()) == nullptr);
   CHECK(errno == EIO);
+  errno = 0;
+  CHECK(ibv_create_comp_channel(p->context.get()) == nullptr);
+  CHECK(errno == EIO);
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr made{};
+  CHECK(ibv_query_qp(p->a.qp.get(), &attributes, IBV_QP_STATE, &made) == EIO);
+  CHECK(ibv_resize_cq(p->a.cq.get(), 1) == EIO);
   CHECK(ibv_destroy_qp(p->a.qp.get()) == EIO);
   CHECK(ibv_dereg_mr(p->a.mr.get()) == EIO);
   CHECK(p->a.is_quiet());

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
 // Threads that wait for an event, and handlers of signals meanwhile: signal(7).
+#include "engine/sanitizers.hpp"
 #include "support/cm_pair.hpp"
 #include "support/fixture.hpp"
 
@@ -9,8 +10,10 @@
 #include <csignal>
 #include <functional>
 #include <pthread.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <thread>
+#include <unistd.h>
 
 using namespace soft::test;
 
@@ -95,6 +98,29 @@ TEST_CASE("A wait for a completion's event goes on after a handler that restarts
       },
       [&] { REQUIRE(p.a.send(2) == 0); });
 }
+
+#if !SOFT_ADDRESS_SANITIZER // UndefinedBehaviorSanitizer, which comes with it, needs descriptors
+
+TEST_CASE("A wait needs no descriptor", "[signals]") {
+  connected_pair p;
+  rlimit all{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &all) == 0);
+  const int free = dup(0);
+  REQUIRE(free >= 0);
+  close(free);
+  rlimit few = all;
+  few.rlim_cur = static_cast<rlim_t>(free);
+  ibv_cq* q = nullptr;
+  void* context = nullptr;
+  const with_timer interrupts(0);
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const int result = ibv_get_cq_event(p.b.channel.get(), &q, &context), error = errno;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &all) == 0);
+  CHECK(result == -1);
+  CHECK(error == EINTR);
+}
+
+#endif
 
 TEST_CASE("A wait for an asynchronous event goes on after a handler that restarts calls",
           "[signals]") {
