@@ -59,31 +59,35 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
   }
 }
 
+// Counts a new arena of at least so many bytes, all of which will be in use. Returns its size, or
+// 0.
+std::size_t memory_pool_impl::count_own_arena(std::size_t bytes) noexcept {
+  const std::lock_guard growing(growth_);
+  const std::lock_guard lock(mutex_);
+  const std::size_t size = std::min(is_part() ? bytes : round_up(bytes, huge_page),
+                                    options_.limit - registered_ - of_parts_);
+  if (size < bytes)
+    return 0;
+  registered_ += size;
+  to_come_ += bytes;
+  return size;
+}
+
 // The whole run of a new arena. Other threads allocate and grow the pool while it is registered.
 // If the limit leaves no room for it, unused arenas are released: they are too small for it.
 memory_pool_impl::run memory_pool_impl::take_own_arena(std::size_t bytes, error_code& ec) {
   std::size_t size = 0;
-  {
-    const std::lock_guard growing(growth_);
-    std::unique_lock lock(mutex_);
-    size = std::min(is_part() ? bytes : round_up(bytes, huge_page),
-                    options_.limit - registered_ - of_parts_);
-    const std::size_t registered = registered_;
-    if (size >= bytes) {
-      registered_ += size;
-      to_come_ += bytes;
-    } else {
-      lock.unlock();
-      if (release_unused() == 0) {
-        ec = error::pool_limit;
-        log_lack(bytes, registered, ec);
-        return {};
-      }
-      size = 0;
+  for (bool released = true; (size = count_own_arena(bytes)) == 0;) {
+    if (!released) {
+      ec = error::pool_limit;
+      const std::lock_guard growing(growth_);
+      log_lack(bytes, statistics().bytes_registered, ec);
+      return {};
     }
+    released = release_unused(bytes) != 0;
+    if (const run r = take_present_run(bytes); r.arena != nullptr)
+      return r;
   }
-  if (size == 0)
-    return take_run(bytes, ec);
   run result;
   std::unique_ptr<pages> added; // destroyed after the mutex is unlocked
   try {
@@ -136,38 +140,55 @@ const memory_pool_impl::pages* memory_pool_impl::arena_of(const void* address) c
 }
 
 void memory_pool_impl::return_run(char* data) noexcept {
-  std::unique_ptr<pages> unused; // deregistered outside the lock
-  const std::lock_guard lock(mutex_);
-  pages& a = const_cast<pages&>(*arena_of(data));
-  assert(is_within(data, a.memory->data, a.memory->size));
-  a.taken.release(
-      static_cast<std::uint32_t>(static_cast<std::size_t>(data - a.memory->data) / page_bytes));
-  if (is_part() && a.taken.pages_used() == 0 && whole_.impl()->is_pressed())
-    unused = remove(std::find_if(arenas_.begin(), arenas_.end(),
-                                 [&a](const auto& each) { return each.get() == &a; }));
+  std::unique_ptr<pages> unused;
+  {
+    const std::lock_guard lock(mutex_);
+    pages& a = const_cast<pages&>(*arena_of(data));
+    assert(is_within(data, a.memory->data, a.memory->size));
+    a.taken.release(
+        static_cast<std::uint32_t>(static_cast<std::size_t>(data - a.memory->data) / page_bytes));
+    if (is_part() && a.taken.pages_used() == 0 && whole_.impl()->is_pressed())
+      unused = remove(std::find_if(arenas_.begin(), arenas_.end(),
+                                   [&a](const auto& each) { return each.get() == &a; }));
+  }
+  if (unused != nullptr)
+    deregister(std::move(unused));
 }
 
 std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::remove(arenas::iterator which) noexcept {
   assert(mutex_.is_locked());
   std::unique_ptr<pages> result = std::move(*which);
   arenas_.erase(which);
-  registered_ -= result->memory->size;
   unpoison(result->memory->data, result->memory->size);
   return result;
+}
+
+// That takes long, so other threads use the pool meanwhile. The memory counts until the end.
+std::size_t memory_pool_impl::deregister(std::unique_ptr<pages> removed) noexcept {
+  const std::size_t size = removed->memory->size;
+  removed.reset();
+  const std::lock_guard lock(mutex_);
+  registered_ -= size;
+  return size;
 }
 
 // --- The limit -------------------------------------------------------------------------------
 
 bool memory_pool_impl::take_share(std::size_t bytes) noexcept {
-  const std::lock_guard growing(growth_);
   const auto take = [&] {
+    const std::lock_guard growing(growth_);
     const std::lock_guard lock(mutex_);
     if (bytes > options_.limit - registered_ - of_parts_)
       return false;
     of_parts_ += bytes;
     return true;
   };
-  return take() || (release_unused() != 0 && take());
+  for (bool released = true; !take();) {
+    if (!released)
+      return false;
+    released = release_unused(bytes) != 0;
+  }
+  return true;
 }
 
 // Above this, memory that one pool keeps without use would limit what the others do: receives grow
@@ -276,25 +297,30 @@ void memory_pool_impl::reserve(std::size_t bytes, error_code& ec) noexcept {
   }
 }
 
-std::size_t memory_pool_impl::trim() noexcept {
-  const std::lock_guard growing(growth_);
-  return release_unused();
-}
+std::size_t memory_pool_impl::trim() noexcept { return release_unused(options_.limit); }
 
-std::size_t memory_pool_impl::release_unused() noexcept {
-  assert(growth_.held());
-  reclaim_slabs();
-  std::size_t bytes = 0;
-  for (;;) {
-    std::unique_ptr<pages> unused; // deregistered outside the lock
-    const std::lock_guard lock(mutex_);
-    const auto i = std::find_if(arenas_.begin(), arenas_.end(),
-                                [](const auto& a) { return a->taken.pages_used() == 0; });
-    if (i == arenas_.end())
-      return bytes;
-    unused = remove(i);
-    bytes += unused->memory->size;
+// Stops when so many bytes have been released. A thread that comes meanwhile waits, as it may get
+// what it needs from them.
+std::size_t memory_pool_impl::release_unused(std::size_t enough) noexcept {
+  const std::lock_guard releasing(releasing_);
+  {
+    const std::lock_guard growing(growth_);
+    reclaim_slabs();
   }
+  std::size_t bytes = 0;
+  while (bytes < enough) {
+    std::unique_ptr<pages> unused;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto i = std::find_if(arenas_.begin(), arenas_.end(),
+                                  [](const auto& a) { return a->taken.pages_used() == 0; });
+      if (i == arenas_.end())
+        break;
+      unused = remove(i);
+    }
+    bytes += deregister(std::move(unused));
+  }
+  return bytes;
 }
 
 // The arena that has all of the bytes.

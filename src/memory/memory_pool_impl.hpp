@@ -30,9 +30,10 @@ namespace asio_rdma::detail {
 /// each size class. Larger blocks, and the slabs, are runs of pages of the arenas. Handles and
 /// blocks count as references, so the pool exists until the last block is returned.
 ///
-/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add or
-/// remove whole arenas; while it is locked, any one of the others may be locked too. It is not
-/// locked while a large arena is registered, which takes long.
+/// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add
+/// arenas and to take back slabs; while it is locked, any one of the others may be locked too. It
+/// is not locked while a large arena is registered or any is deregistered, which takes long.
+/// `releasing_`, which is locked first, is for threads that need memory which others do not use.
 ///
 /// A *part* of another pool, which `memory_pool::in_own_domain` makes, takes each arena's bytes
 /// from the limit of that pool. So its arenas and slabs are small, and it keeps at most one slab of
@@ -145,12 +146,14 @@ private:
 
   run take_run(std::size_t bytes, error_code& ec);
   run take_present_run(std::size_t bytes) noexcept;
+  std::size_t count_own_arena(std::size_t bytes) noexcept;
   run take_own_arena(std::size_t bytes, error_code& ec);
   void return_run(char* data) noexcept;
   bool grow(std::size_t bytes, error_code& ec);
   void insert(std::unique_ptr<pages>& added);
-  std::size_t release_unused() noexcept;
+  std::size_t release_unused(std::size_t enough) noexcept;
   std::unique_ptr<pages> remove(arenas::iterator which) noexcept;
+  std::size_t deregister(std::unique_ptr<pages> removed) noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::size_t next_arena(std::size_t registered) const noexcept;
   std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
@@ -168,11 +171,12 @@ private:
   std::atomic<std::size_t> references_{0};
   std::array<size_class, size_classes> classes_;
 
+  std::mutex releasing_;
   checked_mutex growth_;
   std::chrono::steady_clock::time_point logged_at_{}; // guarded by `growth_`
   mutable detail::mutex mutex_;                       // guards the following members
   arenas arenas_;
-  std::size_t registered_ = 0; // with those that are being registered
+  std::size_t registered_ = 0; // with those that are being registered, or deregistered
   std::size_t to_come_ = 0;    // bytes of blocks whose arenas are being registered
   std::size_t of_parts_ = 0;   // bytes that parts have registered; grows under `growth_` too
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
