@@ -92,12 +92,13 @@ struct connection_options {
   /// probed (RFC 5044, section 7). Only while the context runs. 0: never.
   std::chrono::milliseconds keep_alive = std::chrono::seconds(10);
 
-  /// The connection ends with `timed_out` if none of its outstanding READs of the peer's memory
-  /// ends within this time and a microsecond for each of their bytes, at the latest after half of
-  /// the time more. READs have the accesses of this program (`async_read`), and the messages that
-  /// the peer offers. On InfiniBand and RoCE a dead peer is noticed before, by the retries of the
-  /// queue pair; on iWARP nothing else ends a READ that the peer's device acknowledges and never
-  /// answers (RFC 5040, section 5.2). Only while the context runs. 0: never.
+  /// The connection ends with `timed_out` if the peer is late with READs of its memory by this time
+  /// and a microsecond for each byte outstanding, at the latest after half of the time more. Late:
+  /// the time in which a READ was outstanding, less three seconds and a microsecond for each byte
+  /// of those that have ended. READs have the accesses of this program (`async_read`), and the
+  /// messages that the peer offers. On InfiniBand and RoCE a dead peer is noticed before, by the
+  /// retries of the queue pair; on iWARP nothing else ends a READ that the peer's device
+  /// acknowledges and never answers (RFC 5040, section 5.2). Only while the context runs. 0: never.
   std::chrono::milliseconds read_timeout = std::chrono::seconds(30);
 
   remote_memory_options remote_memory; ///< Limits of the peer's requests for memory.

@@ -67,8 +67,9 @@ void read_deadline::set(std::chrono::milliseconds time) noexcept {
 // The timer runs on while there are READs, so that most of them do not set it. If there is no
 // memory for it, a later READ sets it.
 void read_deadline::posted(std::uint64_t bytes) noexcept {
-  ++reads_;
   bytes_ += bytes;
+  if (reads_++ == 0)
+    pace_.first_posted(protocol_clock::now());
   if (!waiting_ && pause_ > pause_.zero()) {
     pace_.begin();
     try {
@@ -80,9 +81,10 @@ void read_deadline::posted(std::uint64_t bytes) noexcept {
 }
 
 void read_deadline::returned(std::uint64_t bytes) noexcept {
-  --reads_;
   bytes_ -= bytes;
   pace_.answered(bytes);
+  if (--reads_ == 0)
+    pace_.last_answered(protocol_clock::now());
 }
 
 void read_deadline::wait() {
@@ -96,7 +98,7 @@ void read_deadline::wait() {
 
 void read_deadline::check() {
   const std::chrono::microseconds for_bytes(std::min<std::uint64_t>(bytes_, std::int64_t(1) << 50));
-  if (pace_.after(pause_) >= 2 * pause_ + for_bytes)
+  if (pace_.look(protocol_clock::now()) >= 2 * pause_ + for_bytes)
     link_.fail(asio::error::timed_out);
   else
     wait();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/link/frame_operation.hpp>
+
 #include "link/link_transfer.hpp"
 
 #include <algorithm>
@@ -38,19 +40,28 @@ public:
   /// 1 MiB each, so 512 MiB take about half an hour at most.
   static constexpr std::chrono::seconds for_each{3};
 
-  void begin() noexcept { *this = {}; }
+  using time_point = protocol_clock::time_point;
+
+  void begin() noexcept { late_ = waited_ = earned_ = {}; }
+  /// From now on a READ is outstanding.
+  void first_posted(time_point now) noexcept { since_ = now; }
   void answered(std::uint64_t bytes) noexcept {
     earned_ += for_each + std::chrono::microseconds(bytes);
   }
-  /// How late the peer is after a further time in which READs were outstanding.
-  std::chrono::microseconds after(std::chrono::microseconds time) noexcept {
-    late_ = std::max(late_ + time - earned_, late_.zero());
-    earned_ = {};
+  /// From now on none is.
+  void last_answered(time_point now) noexcept { waited_ += now - since_; }
+  /// A READ is outstanding: how late the peer is. Only time in which one was outstanding counts.
+  time_point::duration look(time_point now) noexcept {
+    waited_ += now - since_;
+    since_ = now;
+    late_ = std::max(late_ + waited_ - earned_, late_.zero());
+    waited_ = earned_ = {};
     return late_;
   }
 
 private:
-  std::chrono::microseconds late_{}, earned_{}; // earned since the last look
+  time_point since_{};
+  time_point::duration late_{}, waited_{}, earned_{}; // waited and earned since the last look
 };
 
 /// Ends the link with `timed_out` if the peer answers no READ for a time, or too few. On InfiniBand
