@@ -153,6 +153,11 @@ public:
   }
   /// Whether it was waited for in vain since the latest report.
   bool misses_last_receives() const noexcept { return misses_last_receives_.load(); }
+  /// The same for queue pairs about which the device had reported an error.
+  ///@{
+  bool misses_after_errors() const noexcept { return misses_after_errors_.load(); }
+  void after_error(bool missed) noexcept { misses_after_errors_.store(missed); }
+  ///@}
 
 private:
   void last_receive_reported() noexcept {
@@ -202,7 +207,7 @@ private:
   std::mutex mutex_;
   std::atomic<clock::time_point> last_receive_reported_at_{};
   std::atomic<unsigned> last_receives_missed_{0};
-  std::atomic<bool> misses_last_receives_{false};
+  std::atomic<bool> misses_last_receives_{false}, misses_after_errors_{false};
   boost::intrusive::list<device_listener, boost::intrusive::constant_time_size<false>> all_;
   by_queue_pair<device_listener> of_queue_pairs_;
 };

@@ -15,8 +15,9 @@ using namespace std::chrono_literals;
 // A ConnectX-4 took up to 25 ms for one queue pair. Those that end together are reported one after
 // another, so each report gives the others the full time again.
 constexpr auto patience = 1s, longest_wait = 10s;
-// For a queue pair that has failed by itself, about which bnxt_re reports the error in place of the
-// event (bnxt_re/main.c), and for a device that has missed an event and not reported one since.
+// For a device that has missed an event and not reported one since. For queue pairs about which it
+// has reported an error, that counts apart: bnxt_re reports the error in place of the event
+// (bnxt_re/main.c), and mlx5 reports both.
 constexpr auto patience_in_vain = 50ms;
 // rxe of Linux 6.1 reports no such event.
 constexpr auto patience_with_rxe = 100ms;
@@ -35,8 +36,10 @@ void last_receive::on_event(const ibv_async_event& event, notified_objects&) noe
   switch (event.event_type) {
   case IBV_EVENT_QP_LAST_WQE_REACHED:
     reached_.store(true);
+    if (has_error_.load())
+      device_.listeners().after_error(false);
     break;
-  case IBV_EVENT_QP_FATAL: // mlx5 reports the last receive after these
+  case IBV_EVENT_QP_FATAL:
   case IBV_EVENT_QP_REQ_ERR:
   case IBV_EVENT_QP_ACCESS_ERR:
     has_error_.store(true);
@@ -52,7 +55,8 @@ last_receive::clock::time_point last_receive::deadline(clock::time_point waits_s
                                                        bool keeps) const noexcept {
   const device_listeners& listeners = device_.listeners();
   const clock::time_point reported = listeners.last_receive_reported_at();
-  const bool in_vain = has_error_.load() || listeners.misses_last_receives();
+  const bool in_vain =
+      listeners.misses_last_receives() || (has_error_.load() && listeners.misses_after_errors());
   if (reported != clock::time_point{})
     return std::min(std::max(due_since_, reported) + (in_vain ? patience_in_vain : patience),
                     waits_since + longest_wait);
@@ -69,7 +73,9 @@ bool last_receive::wait(const std::function<bool()>& is_needed) noexcept {
     if (listeners.read(device_.native_handle()))
       continue;
     if (clock::now() >= deadline(waits_since, keeps)) {
-      if (!has_error_.load()) // else it tells nothing of the ends of other queue pairs
+      if (has_error_.load()) // it tells nothing of the ends of other queue pairs
+        listeners.after_error(true);
+      else
         listeners.last_receive_missed();
       return keeps;
     }

@@ -218,45 +218,66 @@ TEST_CASE("a wait for the limit of a shared receive queue survives lost receives
 
 // An end that waits for a report that does not come takes a second.
 template <class End>
-void take_less_than_a_second(scene& s, End end) {
-  const auto begun = std::chrono::steady_clock::now();
+void end_unconfirmed(scene& s, End end, std::uint32_t number = 1) {
   const std::uint32_t before = s.unconfirmed();
-  constexpr std::uint32_t number = 5;
   for (std::uint32_t i = 0; i != number; ++i) {
     end();
     until(s.io, [&] { return s.unconfirmed() == before + i + 1; });
   }
+}
+template <class End>
+void take_less_than_a_second(scene& s, End end) {
+  const auto begun = std::chrono::steady_clock::now();
+  end_unconfirmed(s, end, 5);
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(1));
 }
 
-TEST_CASE("a queue pair that has failed by itself does not wait for the report of others", "[h1]") {
+TEST_CASE("an adapter that reports errors in place of last receives is waited for once", "[h1]") {
   adapter a("bnxt_re,taken_receives=1");
   scene s;
   queue_pair& stays = s.open(); // so the queue is not made anew
   s.open_and_close(1);          // is reported
   CHECK(s.unconfirmed() == 0);
   const memory text(s.pd, 8, most_rights(s.dev));
-  SECTION("its request fails") {
-    take_less_than_a_second(s, [&] {
-      queue_pair& to = s.open();
-      a.become("bnxt_re,taken_receives=1,fail=send:1:retry");
-      to.async_send(text.buffer(), [](error_code, std::size_t) {});
-    });
-  }
-  SECTION("a request of the peer's is refused") {
-    take_less_than_a_second(s, [&] {
-      s.open();
-      remote_buffer beyond = text.remote();
-      beyond.address += std::uint64_t(1) << 40;
-      s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
-    });
-  }
+  const auto fail = [&] {
+    queue_pair& to = s.open();
+    a.become("bnxt_re,taken_receives=1,fail=send:1:retry");
+    to.async_send(text.buffer(), [](error_code, std::size_t) {});
+  };
+  const auto refuse = [&] {
+    s.open();
+    remote_buffer beyond = text.remote();
+    beyond.address += std::uint64_t(1) << 40;
+    s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+  };
+  end_unconfirmed(s, fail);
+  SECTION("its request fails") { take_less_than_a_second(s, fail); }
+  SECTION("a request of the peer's is refused") { take_less_than_a_second(s, refuse); }
   CHECK(s.dev.listeners().last_receives_missed() == 0);
   a.become("bnxt_re,taken_receives=1,late_last_wqe=200ms");
   const std::uint32_t before = s.unconfirmed();
   s.open_and_close(1); // waits
   CHECK(s.unconfirmed() == before);
   s.io.poll();
+  CHECK(s.count() == depth);
+  stays.close();
+}
+
+TEST_CASE("an adapter that reports errors and last receives loses none", "[h1]") {
+  adapter a("mlx5,create=0,destroy=0,taken_receives=1,late_last_wqe=200ms");
+  scene s;
+  queue_pair& stays = s.open(); // so the queue is not made anew
+  const memory text(s.pd, 8, most_rights(s.dev));
+  for (int i = 0; i < 2; ++i) {
+    queue_pair& to = s.open();
+    remote_buffer beyond = text.remote();
+    beyond.address += std::uint64_t(1) << 40;
+    s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+    until(s.io, [&] { return to.state() == queue_pair_state::failed; });
+    s.io.poll(); // the teardown
+    to.close();
+  }
+  CHECK(s.unconfirmed() == 0);
   CHECK(s.count() == depth);
   stays.close();
 }
