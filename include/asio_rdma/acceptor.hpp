@@ -8,6 +8,7 @@
 #include <asio_rdma/detail/core/begin_async.hpp>
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/queues/initiate.hpp>
+#include <asio_rdma/detail/verbs/wrong_call.hpp>
 #include <asio_rdma/queue_pair.hpp>
 
 #include <boost/asio/cancellation_state.hpp>
@@ -410,6 +411,13 @@ public:
   requires detail::no_options<Token>
   auto async_accept(connection_request request, Object& object, Token&& token = {}) {
     return async_accept(std::move(request), object, accept_options(), std::forward<Token>(token));
+  }
+
+  /// This overload explains a call with wrong arguments.
+  template <class First, class... Rest>
+  requires(!connectable<First> && !std::same_as<First, connection_request>) detail::wrong_call
+      async_accept(const First&, const Rest&...) {
+    return detail::wrong_object_to_accept<First>();
   }
 
 private:

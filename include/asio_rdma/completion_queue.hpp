@@ -103,7 +103,8 @@ public:
   std::uint32_t entries() const noexcept;
   completion_counters counters() const noexcept;
 
-  /// Mode `manual`: polls completions and runs their handlers by `dispatch` on their executors.
+  /// Mode `manual`: polls completions and runs their handlers by `dispatch` on their executors. A
+  /// queue pair that has failed without a completion fails here, too, after the device's event.
   /// Returns the number of completed operations. Must not be called by two threads at a time. In
   /// other modes, in which the context polls, it does nothing and returns 0.
   std::size_t poll();

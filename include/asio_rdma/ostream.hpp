@@ -10,6 +10,7 @@
 #include <asio_rdma/device.hpp>
 #include <asio_rdma/error.hpp>
 #include <asio_rdma/global_memory.hpp>
+#include <asio_rdma/log.hpp>
 #include <asio_rdma/memory_pool.hpp>
 #include <asio_rdma/memory_region.hpp>
 #include <asio_rdma/queue_pair.hpp>
@@ -98,6 +99,10 @@ inline std::ostream& operator<<(std::ostream& os, transport t) {
                              {transport::iwarp, "iwarp"},
                              {transport::other, "other"}});
 }
+
+inline std::ostream& operator<<(std::ostream& os, log_severity s) { return os << to_string(s); }
+
+inline std::ostream& operator<<(std::ostream& os, log_event e) { return os << to_string(e); }
 
 inline std::ostream& operator<<(std::ostream& os, gid_entry::kind k) {
   return detail::print_name(os, k,

@@ -39,7 +39,8 @@ void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept 
     else
       serve(taker, one, left);
   }
-  make_way(left);
+  if (!goes_on_)
+    make_way(left);
 }
 
 // The next request to be answered. Of requests that have waited while connectors fell silent, the

@@ -8,9 +8,6 @@
 namespace asio_rdma::detail {
 namespace {
 
-// Bytes of a frame of several small messages, with its header.
-constexpr std::uint32_t gathered_room = 1024;
-
 link_options link_options_of(const connection_options& o) {
   link_options result;
   result.receives = o.receives;
@@ -18,7 +15,7 @@ link_options link_options_of(const connection_options& o) {
   result.max_receive_size = o.max_receive_size;
   result.sends = o.sends;
   if (o.gather)
-    result.send_room = gathered_room;
+    result.send_room = connection_impl::gathered_room;
   result.most_payload = o.max_message;
   result.keep_alive = o.keep_alive;
   result.read_timeout = o.read_timeout;

@@ -30,6 +30,8 @@ public:
   /// message of the link is in it (docs/security.md).
   static constexpr std::uint64_t short_message = std::uint64_t(1) << 20,
                                  small_message = std::uint64_t(1) << 17;
+  /// Bytes of a frame of several small messages, with its header.
+  static constexpr std::uint32_t gathered_room = 1024;
 
   /// As the functions of `link_impl`.
   ///@{

@@ -6,6 +6,7 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace asio = boost::asio;
@@ -13,7 +14,8 @@ using asio::detached;
 using asio_rdma::error_code;
 
 void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rdma::stream& stream,
-           asio_rdma::connector& connector, const asio_rdma::memory_pool& pool,
+           asio_rdma::connector& connector, asio_rdma::acceptor& acceptor,
+           asio_rdma::connection_request& request, const asio_rdma::memory_pool& pool,
            const asio_rdma::registered_buffer& registered, asio_rdma::remote_buffer remote,
            asio::ip::tcp::endpoint endpoint, asio::ip::tcp::socket& socket,
            std::vector<char>& memory, const std::string& text) {
@@ -27,6 +29,10 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   stream.async_read_some(asio::buffer(memory), [](error_code, std::size_t) {});
   stream.async_write_some(asio::buffer(text), detached);
   connector.async_connect(stream, endpoint, detached);
+  acceptor.async_accept(stream, detached);
+  acceptor.async_accept(stream, asio_rdma::accept_options(), detached);
+  acceptor.async_accept<asio_rdma::stream>(pool, detached);
+  acceptor.async_accept(std::move(request), stream, detached);
   stream.open(pool, asio_rdma::stream_options().set_receives(8));
 #elif WRONG == 1  // says: this is no buffer sequence: pass asio::buffer(object)
   stream.async_read_some(memory, detached);
@@ -56,5 +62,11 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   connection.async_send(text, detached);
 #elif WRONG == 14 // says: only an asio_rdma::queue_pair, connection or stream can be connected
   connector.async_connect(socket, endpoint, detached);
+#elif WRONG == 15 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept(pool, [](error_code, asio_rdma::stream) {});
+#elif WRONG == 16 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept([](error_code, asio_rdma::stream) {});
+#elif WRONG == 17 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept(socket, detached);
 #endif
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// The bounds of docs/security.md are those of the code.
+// The bounds of docs/security.md, and the calculator's defaults, are those of the code.
 #include <catch.hpp>
 
 #include <asio_rdma/connect_options.hpp>
@@ -12,6 +12,7 @@
 #include "connecting/acceptor_impl.hpp"
 #include "connection/connection_impl.hpp"
 #include "global/global_memory_impl.hpp"
+#include "link/link_transfer.hpp"
 #include "link/silent_peer.hpp"
 #include "streams/stream_inbox.hpp"
 
@@ -19,8 +20,10 @@
 #include <concepts>
 #include <cstdint>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
+#include <sstream>
 #include <string>
 
 namespace test::bounds_tests {
@@ -47,7 +50,7 @@ std::string text(std::chrono::microseconds value) {
 
 // The defaults that the page names.
 std::map<std::string, std::string> of_page() {
-  std::ifstream page(ASIO_RDMA_SECURITY_PAGE);
+  std::ifstream page(ASIO_RDMA_DOCS "/security.md");
   REQUIRE(page);
   const std::regex cell(R"(\| `(\w+::\w+)` \(([^)]*)\) \|$)");
   std::map<std::string, std::string> result;
@@ -107,6 +110,20 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
 #undef ADD
 #undef ADD_CONSTANT
   CHECK(of_page() == code);
+}
+
+TEST_CASE("the calculator begins with the default options") {
+  std::ifstream page(ASIO_RDMA_DOCS "/site/calculator.md");
+  const std::string text(std::istreambuf_iterator<char>(page), {});
+  const auto has = [&](const char* object, const auto& o, std::uint32_t bytes_of_frame) {
+    std::ostringstream numbers;
+    numbers << object << ": [" << o.receives << ", " << o.receive_size << ", " << o.max_receive_size
+            << ", " << o.sends << ", " << bytes_of_frame << "]";
+    INFO(numbers.str());
+    CHECK(text.find(numbers.str()) != std::string::npos);
+  };
+  has("stream", stream_options(), detail::frame_transfer::room);
+  has("connection", connection_options(), detail::connection_impl::gathered_room);
 }
 
 } // namespace test::bounds_tests

@@ -163,6 +163,8 @@ TEST_CASE("enumerations are printed by name") {
   CHECK(text(ownership::take) + text(ownership::borrow) == "takeborrow");
   CHECK(text(transport::infiniband) + text(transport::iwarp) + text(transport::other) ==
         "infinibandiwarpother");
+  CHECK(text(log_severity::debug) + text(log_severity::error) == "debugerror");
+  CHECK(text(log_event::open) + text(log_event::wait) == "openwait");
   CHECK(text(gid_entry::kind::infiniband) + text(gid_entry::kind::roce_v1) +
             text(gid_entry::kind::roce_v2) ==
         "infinibandroce_v1roce_v2");

@@ -90,6 +90,13 @@ wrong_call wrong_object_to_connect() {
   return {};
 }
 
+template <class Object>
+wrong_call wrong_object_to_accept() {
+  static_assert(never<Object>, "async_accept takes a queue_pair, connection or stream first, or "
+                               "makes one: async_accept<asio_rdma::stream>(pool, token)");
+  return {};
+}
+
 template <class... Arguments>
 wrong_call wrong_arguments_of_connect() {
   static_assert(never<Arguments...>, "async_connect takes the object, an endpoint or a range of "
