@@ -98,7 +98,7 @@ void read_deadline::wait() {
 
 void read_deadline::check() {
   const std::chrono::microseconds for_bytes(std::min<std::uint64_t>(bytes_, std::int64_t(1) << 50));
-  if (pace_.look(protocol_clock::now()) >= 2 * pause_ + for_bytes)
+  if (pace_.look(protocol_clock::now(), pause_) >= 2 * pause_ + for_bytes)
     link_.fail(asio::error::timed_out);
   else
     wait();

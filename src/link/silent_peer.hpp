@@ -50,9 +50,10 @@ public:
   }
   /// From now on none is.
   void last_answered(time_point now) noexcept { waited_ += now - since_; }
-  /// A READ is outstanding: how late the peer is. Only time in which one was outstanding counts.
-  time_point::duration look(time_point now) noexcept {
-    waited_ += now - since_;
+  /// A READ is outstanding: how late the peer is. Only time in which one was outstanding counts,
+  /// since the last look `most`, as this side may have taken no answers.
+  time_point::duration look(time_point now, time_point::duration most) noexcept {
+    waited_ = std::min(waited_ + (now - since_), most);
     since_ = now;
     late_ = std::max(late_ + waited_ - earned_, late_.zero());
     waited_ = earned_ = {};

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -21,6 +22,8 @@ namespace {
 // part of all: their number grows with the logarithm of the size.
 constexpr std::size_t largest_step = std::size_t(32) << 20;
 constexpr std::size_t steps = 32;
+
+constexpr std::size_t all_unused = std::numeric_limits<std::size_t>::max();
 
 } // namespace
 
@@ -51,12 +54,25 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
       run r = take_present_run(bytes);
       if (r.arena == nullptr && reclaim_slabs())
         r = take_present_run(bytes);
-      if (r.arena != nullptr || (bytes <= largest_step && !grow(bytes, ec)))
+      if (r.arena != nullptr)
         return r;
+      if (bytes <= largest_step && !grow(bytes, ec) && ec != error::pool_limit)
+        return {};
     }
     if (bytes > largest_step)
       return take_own_arena(bytes, ec);
+    if (ec && !wait_for_deregistered())
+      return {};
+    ec.clear();
   }
+}
+
+// Returns false if no arena is being deregistered.
+bool memory_pool_impl::wait_for_deregistered() noexcept {
+  std::unique_lock lock(mutex_);
+  const bool any = leaving_ != 0;
+  deregistered_.wait(lock, [this] { return leaving_ == 0; });
+  return any;
 }
 
 // Counts a new arena of at least so many bytes, all of which will be in use. Returns its size, or
@@ -159,6 +175,7 @@ std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::remove(arenas::iterat
   assert(mutex_.is_locked());
   std::unique_ptr<pages> result = std::move(*which);
   arenas_.erase(which);
+  leaving_ += result->memory->size;
   unpoison(result->memory->data, result->memory->size);
   return result;
 }
@@ -167,8 +184,12 @@ std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::remove(arenas::iterat
 std::size_t memory_pool_impl::deregister(std::unique_ptr<pages> removed) noexcept {
   const std::size_t size = removed->memory->size;
   removed.reset();
-  const std::lock_guard lock(mutex_);
-  registered_ -= size;
+  {
+    const std::lock_guard lock(mutex_);
+    registered_ -= size;
+    leaving_ -= size;
+  }
+  deregistered_.notify_all();
   return size;
 }
 
@@ -297,30 +318,31 @@ void memory_pool_impl::reserve(std::size_t bytes, error_code& ec) noexcept {
   }
 }
 
-std::size_t memory_pool_impl::trim() noexcept { return release_unused(options_.limit); }
+std::size_t memory_pool_impl::trim() noexcept { return release_unused(all_unused); }
 
-// Stops when so many bytes have been released. A thread that comes meanwhile waits, as it may get
-// what it needs from them.
-std::size_t memory_pool_impl::release_unused(std::size_t enough) noexcept {
+// Releases until the limit has room for so many bytes. A thread that comes meanwhile waits, as that
+// may be enough for it, too.
+std::size_t memory_pool_impl::release_unused(std::size_t wanted) noexcept {
   const std::lock_guard releasing(releasing_);
   {
     const std::lock_guard growing(growth_);
     reclaim_slabs();
   }
   std::size_t bytes = 0;
-  while (bytes < enough) {
+  for (;;) {
     std::unique_ptr<pages> unused;
     {
       const std::lock_guard lock(mutex_);
+      if (wanted <= options_.limit - registered_ - of_parts_)
+        return bytes;
       const auto i = std::find_if(arenas_.begin(), arenas_.end(),
                                   [](const auto& a) { return a->taken.pages_used() == 0; });
       if (i == arenas_.end())
-        break;
+        return bytes;
       unused = remove(i);
     }
     bytes += deregister(std::move(unused));
   }
-  return bytes;
 }
 
 // The arena that has all of the bytes.

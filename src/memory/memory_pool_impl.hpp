@@ -16,6 +16,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -32,8 +33,9 @@ namespace asio_rdma::detail {
 ///
 /// Each size class has a mutex, and `mutex_` guards the arenas. `growth_` is needed only to add
 /// arenas and to take back slabs; while it is locked, any one of the others may be locked too. It
-/// is not locked while a large arena is registered or any is deregistered, which takes long.
-/// `releasing_`, which is locked first, is for threads that need memory which others do not use.
+/// is not locked while a large arena is registered, which takes long, or one of a pool that is no
+/// part is deregistered. `releasing_`, which is locked first, is for threads that need memory which
+/// others do not use.
 ///
 /// A *part* of another pool, which `memory_pool::in_own_domain` makes, takes each arena's bytes
 /// from the limit of that pool. So its arenas and slabs are small, and it keeps at most one slab of
@@ -151,9 +153,10 @@ private:
   void return_run(char* data) noexcept;
   bool grow(std::size_t bytes, error_code& ec);
   void insert(std::unique_ptr<pages>& added);
-  std::size_t release_unused(std::size_t enough) noexcept;
+  std::size_t release_unused(std::size_t wanted) noexcept;
   std::unique_ptr<pages> remove(arenas::iterator which) noexcept;
   std::size_t deregister(std::unique_ptr<pages> removed) noexcept;
+  bool wait_for_deregistered() noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::size_t next_arena(std::size_t registered) const noexcept;
   std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
@@ -174,10 +177,12 @@ private:
   std::mutex releasing_;
   checked_mutex growth_;
   std::chrono::steady_clock::time_point logged_at_{}; // guarded by `growth_`
-  mutable detail::mutex mutex_;                       // guards the following members
+  std::condition_variable_any deregistered_;
+  mutable detail::mutex mutex_; // guards the following members
   arenas arenas_;
   std::size_t registered_ = 0; // with those that are being registered, or deregistered
   std::size_t to_come_ = 0;    // bytes of blocks whose arenas are being registered
+  std::size_t leaving_ = 0;    // bytes of arenas that are being deregistered
   std::size_t of_parts_ = 0;   // bytes that parts have registered; grows under `growth_` too
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;

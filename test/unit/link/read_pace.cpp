@@ -19,7 +19,7 @@ struct link {
     pace.begin();
     pace.first_posted(now);
   }
-  auto late_after(std::chrono::seconds time) { return pace.look(now += time); }
+  auto late_after(std::chrono::seconds time) { return pace.look(now += time, 15s); }
   // No READ is outstanding for a time.
   void idle(std::chrono::seconds time) {
     pace.last_answered(now);
@@ -47,6 +47,14 @@ TEST_CASE("time without READs does not count") {
     l.pace.answered(piece);
     l.idle(14s);
   }
+}
+
+TEST_CASE("time in which this side does not look counts once") {
+  link l;
+  CHECK(l.late_after(60s) == 15s);
+  for (int i = 0; i < 4; ++i)
+    l.pace.answered(piece); // they have come meanwhile
+  CHECK(l.late_after(60s) == 13805696us);
 }
 
 TEST_CASE("an answer now and then does not begin the time anew") {
@@ -92,7 +100,8 @@ TEST_CASE("short READs that take long, one after another, are not late") {
 
 TEST_CASE("a very long READ has time for its bytes") {
   link l;
-  CHECK(l.late_after(1000s) == 1000s);
+  for (int i = 1; i <= 66; ++i)
+    CHECK(l.late_after(15s) == i * 15s);
   l.pace.answered(std::uint64_t(1) << 30);
   CHECK(l.late_after(15s) == 0s);
 }

@@ -4,6 +4,7 @@
 #include "core/size_classes.hpp"
 #include "unit/memory/plain_arenas.hpp"
 
+#include <asio_rdma/log.hpp>
 #include <boost/asio/io_context.hpp>
 
 #include "memory/slow_allocation.hpp"
@@ -110,6 +111,37 @@ TEST_CASE("other threads use the pool while a large arena is registered") {
   block = {};
   CHECK(detail::allocate_present(pool, 400 * mega).size() == 400 * mega);
   CHECK(arenas.alive == 1);
+}
+
+TEST_CASE("a thread waits for the memory that another one deregisters") {
+  test::plain_arenas arenas;
+  memory_pool_options options;
+  options.limit = 2 * mega;
+  const memory_pool pool = arenas.pool(options);
+  CHECK(pool.allocate(mega).size() == mega);
+  std::atomic<bool> entered = false, lacks = false;
+  arenas.deregisters = [&] {
+    if (entered.exchange(true))
+      return;
+    entered.notify_all();
+    lacks.wait(false);
+  };
+  set_log([&](const log_record& r) {
+    if (r.event != log_event::memory)
+      return;
+    lacks = true;
+    lacks.notify_all();
+  });
+  std::thread other([&] { CHECK(pool.trim() == 2 * mega); });
+  entered.wait(false);
+  CHECK(pool.statistics().bytes_registered == options.limit);
+  error_code ec;
+  const registered_buffer block = pool.allocate(mega, ec);
+  other.join();
+  set_log(nullptr);
+  CHECK_FALSE(ec);
+  CHECK(block.size() == mega);
+  CHECK(pool.statistics().bytes_registered == options.limit);
 }
 
 TEST_CASE("a context that no other thread may use allocates large blocks itself") {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 
 namespace test {
@@ -21,6 +22,8 @@ struct plain_arenas {
       ++from.alive;
     }
     ~arena() override {
+      if (from.deregisters)
+        from.deregisters();
       std::free(data);
       --from.alive;
     }
@@ -47,6 +50,7 @@ struct plain_arenas {
 
   std::atomic<std::size_t> made{0}, asked{0};
   std::atomic<int> alive{0};
+  std::function<void()> deregisters;                  // called for each arena that ends
   std::size_t largest = static_cast<std::size_t>(-1); // larger arenas fail
 };
 
