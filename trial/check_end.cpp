@@ -5,6 +5,7 @@
 
 #include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 
 #include <cstdlib>
@@ -143,12 +144,9 @@ awaitable<void> refused(session& s) {
     expect(ec == error::peer_not_listening, "nothing listens, and the error is " + ec.message());
     co_await s.link(qp); // the same queue pair is still good
   } else {
-    {
-      acceptor a(s.io, asio::ip::tcp::endpoint(s.address(), 0));
-      const asio::ip::tcp::endpoint where = a.local_endpoint();
-      a.close();
-      co_await s.tell(where);
-    }
+    // Held, so that no other program of the machine listens there meanwhile.
+    const asio::ip::tcp::socket unused(s.io, asio::ip::tcp::endpoint(s.address(), 0));
+    co_await s.tell(unused.local_endpoint());
     co_await s.link(qp);
   }
   co_await s.meet();
