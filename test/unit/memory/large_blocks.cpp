@@ -114,12 +114,12 @@ TEST_CASE("other threads use the pool while a large arena is registered") {
 }
 
 TEST_CASE("a thread waits for the memory that another one deregisters") {
+  std::atomic<bool> entered = false, lacks = false;
   test::plain_arenas arenas;
   memory_pool_options options;
   options.limit = 2 * mega;
   const memory_pool pool = arenas.pool(options);
   CHECK(pool.allocate(mega).size() == mega);
-  std::atomic<bool> entered = false, lacks = false;
   arenas.deregisters = [&] {
     if (entered.exchange(true))
       return;
