@@ -48,8 +48,10 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
   for (;;) {
     if (const run r = take_present_run(bytes); r.arena != nullptr)
       return r;
+    std::uint64_t before = 0;
     {
       const std::lock_guard growing(growth_);
+      before = deregistrations();
       // Another thread may have grown the pool in the meantime.
       run r = take_present_run(bytes);
       if (r.arena == nullptr && reclaim_slabs())
@@ -61,18 +63,22 @@ memory_pool_impl::run memory_pool_impl::take_run(std::size_t bytes, error_code& 
     }
     if (bytes > largest_step)
       return take_own_arena(bytes, ec);
-    if (ec && !wait_for_deregistered())
+    if (ec && !wait_for_deregistered(before))
       return {};
     ec.clear();
   }
 }
 
-// Returns false if no arena is being deregistered.
-bool memory_pool_impl::wait_for_deregistered() noexcept {
+std::uint64_t memory_pool_impl::deregistrations() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return deregistrations_;
+}
+
+// Returns false if none has ended since there were so many, and none is under way.
+bool memory_pool_impl::wait_for_deregistered(std::uint64_t before) noexcept {
   std::unique_lock lock(mutex_);
-  const bool any = leaving_ != 0;
   deregistered_.wait(lock, [this] { return leaving_ == 0; });
-  return any;
+  return deregistrations_ != before;
 }
 
 // Counts a new arena of at least so many bytes, all of which will be in use. Returns its size, or
@@ -188,6 +194,7 @@ std::size_t memory_pool_impl::deregister(std::unique_ptr<pages> removed) noexcep
     const std::lock_guard lock(mutex_);
     registered_ -= size;
     leaving_ -= size;
+    ++deregistrations_;
   }
   deregistered_.notify_all();
   return size;

@@ -18,6 +18,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -156,7 +157,8 @@ private:
   std::size_t release_unused(std::size_t wanted) noexcept;
   std::unique_ptr<pages> remove(arenas::iterator which) noexcept;
   std::size_t deregister(std::unique_ptr<pages> removed) noexcept;
-  bool wait_for_deregistered() noexcept;
+  std::uint64_t deregistrations() const noexcept;
+  bool wait_for_deregistered(std::uint64_t before) noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::size_t next_arena(std::size_t registered) const noexcept;
   std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
@@ -183,7 +185,8 @@ private:
   std::size_t registered_ = 0; // with those that are being registered, or deregistered
   std::size_t to_come_ = 0;    // bytes of blocks whose arenas are being registered
   std::size_t leaving_ = 0;    // bytes of arenas that are being deregistered
-  std::size_t of_parts_ = 0;   // bytes that parts have registered; grows under `growth_` too
+  std::uint64_t deregistrations_ = 0;
+  std::size_t of_parts_ = 0; // bytes that parts have registered; grows under `growth_` too
   std::size_t large_blocks_ = 0, large_bytes_ = 0;
   memory_block* spare_ = nullptr;
   memory_block* large_ = nullptr; // blocks in use
