@@ -216,6 +216,15 @@ TEST_CASE("a wait for the limit of a shared receive queue survives lost receives
   to.close();
 }
 
+// A further queue pair refuses a request of its peer's.
+queue_pair& refuse_write(scene& s, const memory& text) {
+  queue_pair& to = s.open();
+  remote_buffer beyond = text.remote();
+  beyond.address += std::uint64_t(1) << 40;
+  s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+  return to;
+}
+
 // An end that waits for a report that does not come takes a second.
 template <class End>
 void end_unconfirmed(scene& s, End end, std::uint32_t number = 1) {
@@ -245,10 +254,7 @@ TEST_CASE("an adapter that reports errors in place of last receives is waited fo
     to.async_send(text.buffer(), [](error_code, std::size_t) {});
   };
   const auto refuse = [&] {
-    s.open();
-    remote_buffer beyond = text.remote();
-    beyond.address += std::uint64_t(1) << 40;
-    s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+    refuse_write(s, text);
   };
   end_unconfirmed(s, fail);
   SECTION("its request fails") { take_less_than_a_second(s, fail); }
@@ -269,10 +275,7 @@ TEST_CASE("an adapter that reports errors and last receives loses none", "[h1]")
   queue_pair& stays = s.open(); // so the queue is not made anew
   const memory text(s.pd, 8, most_rights(s.dev));
   for (int i = 0; i < 2; ++i) {
-    queue_pair& to = s.open();
-    remote_buffer beyond = text.remote();
-    beyond.address += std::uint64_t(1) << 40;
-    s.from.back().async_write(text.buffer(), beyond, [](error_code, std::size_t) {});
+    queue_pair& to = refuse_write(s, text);
     until(s.io, [&] { return to.state() == queue_pair_state::failed; });
     s.io.poll(); // the teardown
     to.close();
