@@ -41,8 +41,8 @@ struct memory_pool_options {
   /// section 5.2). Connections and streams neither need nor allow that.
   access rights = access::local_write;
   /// Bytes of the first arena (2 MiB), rounded up to a page. Each further arena is as large as all
-  /// earlier ones together, up to 32 MiB or a thirty-second of them. A block of more than 32 MiB
-  /// gets an arena of its size.
+  /// earlier ones together, up to 8 MiB or a thirty-second of them. A block of more than 8 MiB gets
+  /// an arena of its size.
   std::size_t first_arena = std::size_t(2) << 20;
   /// The maximum number of bytes that the pool registers (1 GiB).
   std::size_t limit = std::size_t(1) << 30;

@@ -42,9 +42,10 @@ constexpr int populate_for_writing = 23;
 
 // Makes the pages present, as registering them would do at once. That would hold the lock of the
 // process's memory map, for which all threads wait that map memory, or use a page for the first
-// time. Kernels before 5.14 have no such advice.
+// time. In a virtual machine a MiB may take 15 ms, if its host has to find the memory. Kernels
+// before 5.14 have no such advice.
 void make_present(char* data, std::size_t bytes) noexcept {
-  constexpr std::size_t part = std::size_t(4) << 20;
+  constexpr std::size_t part = std::size_t(1) << 20;
   for (std::size_t done = 0; done < bytes; done += part)
     if (::madvise(data + done, std::min(part, bytes - done), populate_for_writing) != 0)
       return;

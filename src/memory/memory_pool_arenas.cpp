@@ -17,10 +17,10 @@ namespace asio_rdma::detail {
 
 namespace {
 
-// Registering an arena makes its pages present, which takes a millisecond for each MiB, or less,
-// and other threads of the pool may wait meanwhile. So arenas are not larger than this, or than a
-// part of all: their number grows with the logarithm of the size.
-constexpr std::size_t largest_step = std::size_t(32) << 20;
+// Registering an arena makes its pages present, which takes a millisecond for each MiB, or more in
+// a virtual machine, and other threads of the pool may wait meanwhile. So arenas are not larger
+// than this, or than a part of all: their number grows with the logarithm of the size.
+constexpr std::size_t largest_step = std::size_t(8) << 20;
 constexpr std::size_t steps = 32;
 
 constexpr std::size_t all_unused = std::numeric_limits<std::size_t>::max();

@@ -21,7 +21,7 @@ constexpr std::size_t mega = std::size_t(1) << 20;
 
 } // namespace
 
-TEST_CASE("arenas double up to 32 MiB, or a part of all") {
+TEST_CASE("arenas double up to 8 MiB, or a part of all") {
   test::plain_arenas arenas;
   memory_pool_options options;
   options.limit = 4096 * mega;
@@ -34,8 +34,7 @@ TEST_CASE("arenas double up to 32 MiB, or a part of all") {
     const std::size_t grown = now - before;
     if (grown != 0 && before != 0) {
       CAPTURE(before);
-      CHECK(grown ==
-            std::min(before, std::max(32 * mega, detail::round_up(before / 32, 2 * mega))));
+      CHECK(grown == std::min(before, std::max(8 * mega, detail::round_up(before / 32, 2 * mega))));
     }
     before = now;
   }
