@@ -66,6 +66,11 @@ inline bool has_locking_reactor(scheduler& s) {
 }
 #endif
 
+/// The innermost run of a context on this thread, or null. A handler may run a context itself.
+inline const void* this_run_of_a_context() noexcept {
+  return asio::detail::thread_context::top_of_thread_call_stack();
+}
+
 /// Whether threads that do not run the context may queue members in it.
 inline bool may_be_queued_by_others([[maybe_unused]] scheduler& s) {
 #if defined(BOOST_ASIO_HAS_THREADS) // else its mutexes lock nothing

@@ -98,7 +98,7 @@ public:
     if (is_in_pass() && !op.internal) [[likely]]
       ++started_in_pass_;
     else
-      operation_starting_elsewhere();
+      operation_starting_elsewhere(op);
   }
   void operation_started() {
     if (state_.load() == state::idle)
@@ -164,7 +164,8 @@ public:
   /// Completes operations that the device no longer uses, by the runner.
   void complete(operation_list& done);
   /// Does the same without a lock, if this thread is the runner and calls a handler. Otherwise
-  /// returns false. No operation is disposed of before the caller returns to the runner.
+  /// returns false. No operation is disposed of before the caller returns to the runner. If several
+  /// threads may run the context, only a step of a composed operation waits for that.
   bool collect(operation_list& done) noexcept;
   /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
   /// or was.
@@ -186,6 +187,8 @@ private:
 
   enum class state : std::uint8_t { idle, armed, queued, active };
   static constexpr int poll_batch = 32;
+  /// The most handlers of a pass, which begins with a poll.
+  static constexpr std::size_t operations_per_pass = 64;
   struct watch;
 
   // Two counters in one word: all operations in the low half, background ones in the high half. The
@@ -212,6 +215,12 @@ private:
     operation_list operations = {};
     std::size_t done = 0;
     std::size_t internal = 0; // of `done`
+    // If several threads may run the context: the run of it that calls a handler, and the step of a
+    // composed operation that the handler has started last.
+    const void* context_run = nullptr;
+    const operation* step = nullptr;
+
+    bool may_collect(const operation& op) const noexcept;
 
     ~batch();
   };
@@ -236,7 +245,7 @@ private:
                         const completion_queue_options& options);
   void open_watch(error_code& ec);
   void hold_work() noexcept;
-  void operation_starting_elsewhere();
+  void operation_starting_elsewhere(const operation& op);
   bool is_in_pass() const noexcept {
     return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
   }
@@ -259,6 +268,8 @@ private:
   template <disposal How>
   pass_counts run_pass(unsigned polls);
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
+  void run_steps(batch& b, operation& first);
+  void note_step(const operation& op) noexcept;
   static void post_to_strands(batch& b, operation_list::iterator next);
   void put_back(operation_list& operations) noexcept;
   void drop(operation_list& dropped) noexcept;

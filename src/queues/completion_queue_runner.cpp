@@ -21,9 +21,6 @@ constexpr unsigned batches_per_turn = 128;
 constexpr std::size_t operations_per_turn = 512;
 constexpr unsigned polls_per_turn = 512;
 
-// The most handlers of a pass, which begins with a poll.
-constexpr std::size_t operations_per_pass = 64;
-
 } // namespace
 
 // The caller has counted an operation that is neither in the background nor done before this
@@ -40,7 +37,11 @@ void completion_queue_impl::hold_work() noexcept {
 }
 
 // Not inlined into the path of each operation.
-void completion_queue_impl::operation_starting_elsewhere() { operation_starting(); }
+void completion_queue_impl::operation_starting_elsewhere(const operation& op) {
+  operation_starting();
+  if (collecting_batch != nullptr && collecting_batch->context_run != nullptr)
+    note_step(op);
+}
 
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
   if (n == 0)
@@ -215,7 +216,8 @@ constinit thread_local completion_queue_impl::batch* completion_queue_impl::coll
 bool completion_queue_impl::collect(operation_list& done) noexcept {
   batch* const b = collecting_batch;
   if (b == nullptr || &b->queue != this || has_ready_.load(std::memory_order_relaxed) ||
-      std::any_of(done.begin(), done.end(), [](const operation& op) { return op.internal; }))
+      !std::all_of(done.begin(), done.end(),
+                   [b](const operation& op) { return b->may_collect(op); }))
     return false;
   b->operations.splice(b->operations.end(), done);
   return true;
@@ -289,73 +291,6 @@ completion_queue_impl::pass_counts completion_queue_impl::run_pass(unsigned poll
   }
   result.all = b.done;
   result.internal = b.internal;
-  return result;
-}
-
-// The executor of a strand calls no handler here, and keeps the order of the calls. Two threads
-// that were handed operations of one strand could turn it round.
-void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator next) {
-  while (next != b.operations.end()) {
-    if (next->executor == nullptr || !next->executor->is_strand()) {
-      ++next;
-      continue;
-    }
-    operation_group group(b.operations, next, b.done);
-    group.post();
-  }
-}
-
-// The second pass if several threads may run the context. The first handler is called here, as
-// Asio's reactor does. Before that, the other operations are put into the context's queue, and the
-// role behind them, for idle threads. If the runner is queued already, because a blocked thread
-// took its role, all handlers wait for that turn. Behind the runner they would begin after the
-// handlers of later completions.
-completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned polls,
-                                                                        bool& role_given_up) {
-  batch b{*this, &completion_queue_impl::operations_done};
-  pass_counts result;
-  result.found = found_or_failed(take_ready(b, polls));
-  result.all = b.done;
-  if (b.operations.empty())
-    return result;
-  spin_until_.reset();
-  const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
-                                  [](const operation& op) { return op.executor != nullptr; });
-  if (bound != b.operations.end()) [[unlikely]]
-    post_to_strands(b, bound);
-  role_given_up = true;
-  if (b.operations.empty()) {
-    schedule(); // behind the strands
-    return result;
-  }
-  if (runner_queued_.exchange(true)) {
-    put_back(b.operations);
-    schedule();
-    return result;
-  }
-  queued_self_ = shared_from_this();
-  operation& first = b.operations.front();
-  b.operations.pop_front();
-  ++b.done;
-  asio::detail::op_queue<scheduled_operation> queued;
-  std::size_t n = 1;
-  for (watch::handed_out& place : watch_->places) {
-    if (b.operations.empty())
-      break;
-    if (place.op.load(std::memory_order_acquire) != nullptr)
-      continue;
-    place.queue = shared_from_this();
-    place.op.store(&b.operations.front(), std::memory_order_release);
-    b.operations.pop_front();
-    queued.push(&place);
-    ++n;
-  }
-  put_back(b.operations); // operations without a place wait for the next turn
-  queued.push(&watch_->run_op);
-  self_.reset(); // set if the role was given up and taken again in this turn
-  state_.store(state::queued);
-  watch_->context_scheduler.post_immediate_completions(n, queued, false);
-  first.dispose(disposal::complete_here);
   return result;
 }
 

@@ -66,6 +66,8 @@ public:
   /// An operation of the library's own that calls no code of the user's: any thread may dispose of
   /// it.
   bool internal = false;
+  /// Started by an earlier step of a composed operation (`asio_handler_is_continuation`).
+  bool continues = false;
   /// A signaled send of one buffer, not fenced and not atomic: posted and completed by the shortest
   /// path.
   bool usual = false;

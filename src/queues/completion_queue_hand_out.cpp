@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: BSL-1.0
+// The handlers of a pass if several threads may run the context.
+#include "queues/completion_queue_watch.hpp"
+
+#include <asio_rdma/detail/core/operation_group.hpp>
+
+#include <algorithm>
+
+namespace asio_rdma::detail {
+
+// The executor of a strand calls no handler here, and keeps the order of the calls. Two threads
+// that were handed operations of one strand could turn it round.
+void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator next) {
+  while (next != b.operations.end()) {
+    if (next->executor == nullptr || !next->executor->is_strand()) {
+      ++next;
+      continue;
+    }
+    operation_group group(b.operations, next, b.done);
+    group.post();
+  }
+}
+
+// The second pass if several threads may run the context. The first handler is called here, as
+// Asio's reactor does. Before that, the other operations are put into the context's queue, and the
+// role behind them, for idle threads. If the runner is queued already, because a blocked thread
+// took its role, all handlers wait for that turn. Behind the runner they would begin after the
+// handlers of later completions.
+completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned polls,
+                                                                        bool& role_given_up) {
+  batch b{*this, &completion_queue_impl::operations_done};
+  pass_counts result;
+  result.found = found_or_failed(take_ready(b, polls));
+  result.all = b.done;
+  if (b.operations.empty())
+    return result;
+  spin_until_.reset();
+  const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
+                                  [](const operation& op) { return op.executor != nullptr; });
+  if (bound != b.operations.end()) [[unlikely]]
+    post_to_strands(b, bound);
+  role_given_up = true;
+  if (b.operations.empty()) {
+    schedule(); // behind the strands
+    return result;
+  }
+  if (runner_queued_.exchange(true)) {
+    put_back(b.operations);
+    schedule();
+    return result;
+  }
+  queued_self_ = shared_from_this();
+  operation& first = b.operations.front();
+  b.operations.pop_front();
+  ++b.done;
+  asio::detail::op_queue<scheduled_operation> queued;
+  std::size_t n = 1;
+  for (watch::handed_out& place : watch_->places) {
+    if (b.operations.empty())
+      break;
+    if (place.op.load(std::memory_order_acquire) != nullptr)
+      continue;
+    place.queue = shared_from_this();
+    place.op.store(&b.operations.front(), std::memory_order_release);
+    b.operations.pop_front();
+    queued.push(&place);
+    ++n;
+  }
+  put_back(b.operations); // operations without a place wait for the next turn
+  queued.push(&watch_->run_op);
+  self_.reset(); // set if the role was given up and taken again in this turn
+  state_.store(state::queued);
+  watch_->context_scheduler.post_immediate_completions(n, queued, false);
+  run_steps(b, first);
+  return result;
+}
+
+// Calls a handler. If it is a step of a composed operation, and the next step completes without the
+// device, that follows at once: a turn of the context costs more. The handlers of the steps are not
+// the user's, so `run_one` still runs at most one of these.
+void completion_queue_impl::run_steps(batch& b, operation& first) {
+  b.context_run = this_run_of_a_context();
+  const collecting steps(b);
+  first.dispose(disposal::complete_here);
+  while (!b.operations.empty() && b.done < operations_per_pass &&
+         !watch_->context_scheduler.stopped()) {
+    operation& op = b.operations.front();
+    b.operations.pop_front();
+    ++b.done;
+    op.dispose(disposal::complete_here);
+  }
+}
+
+// The handler may block afterwards, or run the context itself. So only what completes within its
+// own start is collected, and nothing that starts in an inner run.
+void completion_queue_impl::note_step(const operation& op) noexcept {
+  batch& b = *collecting_batch;
+  const bool collects = op.continues && !(op.executor != nullptr && op.executor->is_strand()) &&
+                        &b.queue == this && b.context_run == this_run_of_a_context();
+  b.step = collects ? &op : nullptr;
+}
+
+bool completion_queue_impl::batch::may_collect(const operation& op) const noexcept {
+  return !op.internal && (context_run == nullptr || &op == step);
+}
+
+} // namespace asio_rdma::detail
