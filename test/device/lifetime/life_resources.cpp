@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <asio_rdma_soft.h>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -13,6 +14,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 
 // The function is there if the software device is.
@@ -80,6 +82,10 @@ resource_check::resource_check() : before_(device_resources()) {
 resource_check::~resource_check() {
   const std::string after = device_resources();
   CHECK(after == before_);
+  // The software device's thread closes the socket of a connection when both sides have ended it.
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+       open_descriptors() != descriptors_ && std::chrono::steady_clock::now() < end;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   CHECK(open_descriptors() == descriptors_);
 }
 
