@@ -66,18 +66,22 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
     queued.push(&place);
     ++n;
   }
+  const bool alone = n == 1 && b.operations.empty();
   put_back(b.operations); // operations without a place wait for the next turn
   queued.push(&watch_->run_op);
   self_.reset(); // set if the role was given up and taken again in this turn
   state_.store(state::queued);
   watch_->context_scheduler.post_immediate_completions(n, queued, false);
-  run_steps(b, first);
+  if (alone)
+    run_steps(b, first);
+  else
+    first.dispose(disposal::complete_here);
   return result;
 }
 
-// Calls a handler. If it is a step of a composed operation, and the next step completes without the
-// device, that follows at once: a turn of the context costs more. The handlers of the steps are not
-// the user's, so `run_one` still runs at most one of these.
+// Calls a handler. If it is that of a step of Asio's loops, and the next step completes within its
+// own start, that follows at once: a turn of the context costs more. At most the last of these
+// handlers is the user's. Operations that complete meanwhile are left to the role.
 void completion_queue_impl::run_steps(batch& b, operation& first) {
   b.context_run = this_run_of_a_context();
   const collecting steps(b);
@@ -87,16 +91,17 @@ void completion_queue_impl::run_steps(batch& b, operation& first) {
     operation& op = b.operations.front();
     b.operations.pop_front();
     ++b.done;
+    b.step = nullptr;
     op.dispose(disposal::complete_here);
   }
 }
 
-// The handler may block afterwards, or run the context itself. So only what completes within its
-// own start is collected, and nothing that starts in an inner run.
+// A user's handler may run the context itself, and steps in it. It must not wait for what is
+// collected.
 void completion_queue_impl::note_step(const operation& op) noexcept {
   batch& b = *collecting_batch;
-  const bool collects = op.continues && !(op.executor != nullptr && op.executor->is_strand()) &&
-                        &b.queue == this && b.context_run == this_run_of_a_context();
+  const bool collects = op.continues && op.executor == nullptr && &b.queue == this &&
+                        b.context_run == this_run_of_a_context();
   b.step = collects ? &op : nullptr;
 }
 

@@ -165,7 +165,7 @@ public:
   void complete(operation_list& done);
   /// Does the same without a lock, if this thread is the runner and calls a handler. Otherwise
   /// returns false. No operation is disposed of before the caller returns to the runner. If several
-  /// threads may run the context, only a step of a composed operation waits for that.
+  /// threads may run the context, only the next step of one of Asio's loops waits for that.
   bool collect(operation_list& done) noexcept;
   /// Removes an operation that was passed to `complete`. Returns false if it is being disposed of,
   /// or was.
@@ -215,8 +215,8 @@ private:
     operation_list operations = {};
     std::size_t done = 0;
     std::size_t internal = 0; // of `done`
-    // If several threads may run the context: the run of it that calls a handler, and the step of a
-    // composed operation that the handler has started last.
+    // If several threads may run the context: the run of it that calls a handler, and the next step
+    // of Asio's loop if the handler is that of a step. Set at the start of that step.
     const void* context_run = nullptr;
     const operation* step = nullptr;
 

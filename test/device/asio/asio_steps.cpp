@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
-// The steps of composed operations on a context that several threads may run: they follow each
-// other without turns of the context, and nothing waits for them.
+// The steps of asio::async_read on a context that several threads may run: they follow each other
+// without turns of the context, and nothing waits for them.
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
 
+#include <boost/asio/bind_executor.hpp>
 #include <boost/asio/compose.hpp>
+#include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
-#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
 
+#include <array>
 #include <chrono>
+#include <deque>
 #include <future>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -20,125 +25,138 @@ namespace {
 using namespace std::chrono_literals;
 using asio_rdma::stream;
 
-constexpr std::size_t byte_count = 200;
+constexpr std::size_t many = 200;
 
-/// Reads a number of bytes, one in each step.
-struct read_bytes {
-  stream& from;
-  char* to;
-  std::size_t wanted;
-  std::size_t& steps;
-  std::size_t so_far = 0;
+/// Streams of a context that several threads may run. Their peers are in another context.
+struct streams {
+  struct connected {
+    stream here, peer;
 
-  template <class Self>
-  void operator()(Self& self, error_code ec = {}, std::size_t n = 0) {
-    so_far += n;
-    ++steps;
-    if (ec || so_far == wanted)
-      return self.complete(ec, so_far);
-    from.async_read_some(asio::buffer(to + so_far, 1), std::move(self));
+    /// Writes bytes and waits until all but some have arrived and not been read.
+    void send(std::size_t n, std::size_t read_meanwhile = 0) {
+      const std::vector<char> bytes(n, 'x');
+      for (std::size_t done = 0; done < n;)
+        done += peer.write_some(asio::buffer(&bytes[done], n - done));
+      const auto end = std::chrono::steady_clock::now() + 10s;
+      while (here.available() + read_meanwhile != n && std::chrono::steady_clock::now() < end)
+        std::this_thread::yield();
+      REQUIRE(here.available() + read_meanwhile == n);
+    }
+  };
+
+  explicit streams(std::size_t n) {
+    acceptor listener(io_of_peers);
+    connector initiator(io);
+    listener.open({device_address(dev), 0});
+    for (std::size_t i = 0; i != n; ++i) {
+      connected& c = all.emplace_back(stream(io), stream(io_of_peers));
+      c.here.open(pool);
+      c.peer.open(pool);
+      test::connection accept, connect;
+      listener.async_accept(c.peer, accept.handler());
+      initiator.async_connect(c.here, listener.local_endpoint(), connect.handler());
+      std::thread other([&] { until(io, [&] { return connect.done(); }); });
+      until(io_of_peers, [&] { return accept.done(); });
+      other.join();
+    }
+    io.restart();
+    for (connected& c : all) // so their handlers begin in the order of the completions
+      REQUIRE(c.here.native_handle()->recv_cq == all[0].here.native_handle()->recv_cq);
   }
+
+  device dev = open_device();
+  memory_pool pool{protection_domain(dev)};
+  asio::io_context io, io_of_peers{1};
+  std::deque<connected> all;
 };
 
-template <class Token>
-auto async_read_bytes(stream& from, std::vector<char>& to, std::size_t& steps, Token&& token) {
-  return asio::async_compose<Token, void(error_code, std::size_t)>(
-      read_bytes{from, to.data(), to.size(), steps}, token, from);
+/// Reads as many bytes as there are, one in each step. `steps` counts those that have ended.
+template <class Handler>
+void read_bytewise(stream& from, std::vector<char>& to, std::size_t& steps, Handler handler) {
+  asio::async_read(
+      from, asio::buffer(to),
+      [&to, &steps](error_code ec, std::size_t n) -> std::size_t {
+        steps = n;
+        return ec || n == to.size() ? 0 : 1;
+      },
+      std::move(handler));
 }
 
-/// Is queued in the context, and then reads a byte, as a later step.
-struct read_after_post {
+/// Reads a byte in its second step, which begins within the first.
+struct read_after_dispatch {
   stream& from;
-  char* to;
+  char& to;
   int step = 0;
 
   template <class Self>
   void operator()(Self& self, error_code ec = {}, std::size_t = 0) {
     switch (step++) {
     case 0:
-      return asio::post(from.get_executor(), std::move(self));
+      return asio::dispatch(from.get_executor(), std::move(self));
     case 1:
-      return from.async_read_some(asio::buffer(to, 1), std::move(self));
+      return from.async_read_some(asio::buffer(&to, 1), std::move(self));
     default:
       self.complete(ec);
     }
   }
 };
 
-template <class Token>
-auto async_read_after_post(stream& from, char* to, Token&& token) {
-  return asio::async_compose<Token, void(error_code)>(read_after_post{from, to}, token, from);
-}
-
-/// Writes bytes and waits until they have arrived.
-void send(stream& from, stream& to, std::size_t n) {
-  const std::size_t before = to.available();
-  const std::vector<char> bytes(n, 'x');
-  for (std::size_t done = 0; done < n;)
-    done += from.write_some(asio::buffer(&bytes[done], n - done));
-  const auto end = std::chrono::steady_clock::now() + 10s;
-  while (to.available() != before + n && std::chrono::steady_clock::now() < end)
-    std::this_thread::yield();
-  REQUIRE(to.available() == before + n);
-}
-
 } // namespace
 
 TEST_CASE("steps that complete at once take few turns of a context of several threads") {
-  two_contexts t({}, {}, 2);
-  send(t.b, *t.a, byte_count);
-  std::vector<char> got(byte_count);
-  std::optional<std::size_t> read;
+  streams s(1);
+  s.all[0].send(many);
+  std::vector<char> got(many);
   std::size_t steps = 0;
-  async_read_bytes(*t.a, got, steps, [&](error_code ec, std::size_t n) {
+  std::optional<std::size_t> read;
+  read_bytewise(s.all[0].here, got, steps, [&](error_code ec, std::size_t n) {
     CHECK(!ec);
     read = n;
   });
-  t.io_a->restart();
   std::size_t turns = 0;
-  for (; !read && turns < 10 * byte_count; ++turns)
-    t.io_a->run_one_for(10s);
-  CHECK(read == byte_count);
-  CHECK(turns < byte_count / 10);
+  for (; !read && turns < 10 * many; ++turns)
+    s.io.run_one_for(10s);
+  CHECK(read == many);
+  CHECK(turns < many / 10);
 }
 
-TEST_CASE("a handler may wait for a step of another composed operation that it cancels") {
-  two_contexts first({}, {}, 2);
-  asio::io_context& io = *first.io_a;
-  // The second stream is in the same context.
-  stream waiting(io), other(first.io_b);
-  waiting.open(first.pool);
-  other.open(first.pool);
-  acceptor listener(first.io_b);
-  connector initiator(io);
-  listener.open({device_address(first.dev), 0});
-  test::connection accepted, connected;
-  listener.async_accept(other, accepted.handler());
-  initiator.async_connect(waiting, listener.local_endpoint(), connected.handler());
-  std::thread manager([&] { until(io, [&] { return connected.done(); }); });
-  until(first.io_b, [&] { return accepted.done(); });
-  manager.join();
+TEST_CASE("steps do not overtake an operation that completed before") {
+  streams s(2);
+  std::vector<char> got(2);
+  std::size_t steps = 0;
+  char other = 0;
+  std::string order;
+  read_bytewise(s.all[0].here, got, steps, [&](error_code, std::size_t) { order += 'a'; });
+  s.all[1].here.async_read_some(asio::buffer(&other, 1),
+                                [&](error_code, std::size_t) { order += 'b'; });
+  s.all[0].send(2, 1); // the first step has the first byte
+  s.all[1].send(2, 1);
+  until(s.io, [&] { return order.size() == 2; });
+  CHECK(order == "ba");
+}
 
-  // It has read a byte and waits for the next one, so its operation is that of a later step.
+TEST_CASE("a handler may wait for a step of another operation that it cancels") {
+  streams s(2);
+  stream& waiting = s.all[1].here;
+  // It has read a byte and waits for the next one, so it is in a later step.
   std::vector<char> unread(2), got(2);
-  std::size_t steps = 0, steps_of_other = 0;
+  std::size_t steps = 0, others = 0;
   std::promise<error_code> cancelled;
-  send(other, waiting, 1);
-  async_read_bytes(waiting, unread, steps,
-                   [&](error_code ec, std::size_t) { cancelled.set_value(ec); });
-  io.restart();
-  until(io, [&] { return steps == 2; });
+  s.all[1].send(1);
+  read_bytewise(waiting, unread, steps,
+                [&](error_code ec, std::size_t) { cancelled.set_value(ec); });
+  until(s.io, [&] { return steps == 1; });
 
-  send(first.b, *first.a, 2);
+  s.all[0].send(2);
   std::promise<std::future_status> waited;
   auto end = cancelled.get_future();
-  auto work = asio::make_work_guard(io);
-  async_read_bytes(*first.a, got, steps_of_other, [&](error_code, std::size_t) {
+  auto work = asio::make_work_guard(s.io);
+  read_bytewise(s.all[0].here, got, others, [&](error_code, std::size_t) {
     waiting.cancel();
     waited.set_value(end.wait_for(10s));
   });
-  io.restart();
-  std::thread one([&] { io.run(); }), two([&] { io.run(); });
+  s.io.restart();
+  std::thread one([&] { s.io.run(); }), two([&] { s.io.run(); });
   CHECK(waited.get_future().get() == std::future_status::ready);
   work.reset();
   one.join();
@@ -146,25 +164,50 @@ TEST_CASE("a handler may wait for a step of another composed operation that it c
   CHECK(end.get() == asio::error::operation_aborted);
 }
 
-TEST_CASE("a handler may run the context until a composed operation has ended") {
-  two_contexts t({}, {}, 2);
-  send(t.b, *t.a, 3);
+TEST_CASE("a handler may wait for a composed operation that it starts") {
+  streams s(1);
+  s.all[0].send(3);
   std::vector<char> got(2);
-  char last = 0;
-  bool inner = false;
   std::size_t steps = 0;
-  std::optional<bool> ended; // within the handler
-  async_read_bytes(*t.a, got, steps, [&](error_code, std::size_t) {
-    async_read_after_post(*t.a, &last, [&](error_code ec) { inner = !ec; });
-    const auto end = std::chrono::steady_clock::now() + 10s;
-    while (!inner && std::chrono::steady_clock::now() < end)
-      t.io_a->run_one_for(100ms);
-    ended = inner;
+  char last = 0;
+  std::promise<void> read;
+  std::promise<std::future_status> waited;
+  auto work = asio::make_work_guard(s.io);
+  read_bytewise(s.all[0].here, got, steps, [&](error_code, std::size_t) {
+    auto handler = asio::bind_executor(s.io, [&](error_code) { read.set_value(); });
+    asio::async_compose<decltype(handler), void(error_code)>(
+        read_after_dispatch{s.all[0].here, last}, handler);
+    waited.set_value(read.get_future().wait_for(10s));
   });
-  t.io_a->restart();
-  until(*t.io_a, [&] { return ended.has_value(); });
-  CHECK(*ended);
+  std::thread one([&] { s.io.run(); }), two([&] { s.io.run(); });
+  CHECK(waited.get_future().get() == std::future_status::ready);
+  work.reset();
+  one.join();
+  two.join();
   CHECK(last == 'x');
+}
+
+TEST_CASE("a handler may run the context until steps of other operations have ended") {
+  streams s(3);
+  std::vector<char> got(2);
+  std::array<std::vector<char>, 2> others{std::vector<char>(2), std::vector<char>(2)};
+  std::array<std::size_t, 3> steps{};
+  std::size_t ended = 0;
+  std::optional<std::size_t> within; // that handler
+  for (std::size_t i = 0; i != 2; ++i)
+    read_bytewise(s.all[i + 1].here, others[i], steps[i],
+                  [&](error_code, std::size_t) { ++ended; });
+  s.all[0].send(2);
+  read_bytewise(s.all[0].here, got, steps[2], [&](error_code, std::size_t) {
+    for (std::size_t i = 0; i != 2; ++i)
+      s.all[i + 1].send(2, 1); // both first steps complete, so the second is handed out
+    const auto end = std::chrono::steady_clock::now() + 10s;
+    while (ended != 2 && std::chrono::steady_clock::now() < end)
+      s.io.run_one_for(100ms);
+    within = ended;
+  });
+  until(s.io, [&] { return within.has_value(); });
+  CHECK(*within == 2);
 }
 
 } // namespace test::asio_steps_tests

@@ -10,7 +10,6 @@
 #include <boost/asio/associated_cancellation_slot.hpp>
 #include <boost/asio/associated_executor.hpp>
 #include <boost/asio/cancellation_type.hpp>
-#include <boost/asio/detail/handler_cont_helpers.hpp>
 #include <boost/asio/detail/handler_tracking.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/execution/outstanding_work.hpp>
@@ -222,7 +221,8 @@ private:
       : Base(&handler_op::dispose_this), work_(handler, io), handler_(std::move(handler)) {
     if (!work_.is_plain()) [[unlikely]]
       this->executor = &work_.executor();
-    this->continues = boost_asio_handler_cont_helpers::is_continuation(handler_);
+    if constexpr (requires { Base::is_step(handler_); })
+      this->continues = Base::is_step(handler_);
   }
 
   static void destroy(allocator_type& alloc, handler_op* self) noexcept {

@@ -7,6 +7,9 @@
 #include <asio_rdma/detail/link/frame_operation.hpp>
 #include <asio_rdma/detail/link/offered.hpp>
 #include <asio_rdma/registered_buffer.hpp>
+#include <boost/asio/detail/handler_cont_helpers.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -106,6 +109,14 @@ private:
   bool waiting_ = false;
 };
 
+/// The handlers of `asio::async_read` and `asio::async_write` with buffers.
+template <class Handler>
+inline constexpr bool is_asio_loop = false;
+template <class... Parts>
+inline constexpr bool is_asio_loop<asio::detail::read_op<Parts...>> = true;
+template <class... Parts>
+inline constexpr bool is_asio_loop<asio::detail::write_op<Parts...>> = true;
+
 /// An operation of a stream, with the buffers that it reads to or writes from.
 class stream_operation : public operation {
 public:
@@ -119,6 +130,15 @@ public:
   bool device_only = false; ///< The CPU must not access the memory of a part.
   registered_buffer memory; ///< The buffer, if the operation was given a `registered_buffer`.
   buffer_access access;
+
+  /// See `operation::continues`.
+  template <class Handler>
+  static bool is_step([[maybe_unused]] Handler& handler) noexcept {
+    if constexpr (is_asio_loop<Handler>)
+      return boost_asio_handler_cont_helpers::is_continuation(handler);
+    else
+      return false;
+  }
 
 protected:
   stream_operation(function f, kind k) noexcept : operation(f), what(k) {}
