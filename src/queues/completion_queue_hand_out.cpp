@@ -37,7 +37,8 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
   spin_until_.reset();
   const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
                                   [](const operation& op) { return op.executor != nullptr; });
-  if (bound != b.operations.end()) [[unlikely]]
+  const bool any_bound = bound != b.operations.end();
+  if (any_bound) [[unlikely]]
     post_to_strands(b, bound);
   role_given_up = true;
   if (b.operations.empty()) {
@@ -66,7 +67,7 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
     queued.push(&place);
     ++n;
   }
-  const bool alone = n == 1 && b.operations.empty();
+  const bool alone = n == 1 && b.operations.empty() && !any_bound;
   put_back(b.operations); // operations without a place wait for the next turn
   queued.push(&watch_->run_op);
   self_.reset(); // set if the role was given up and taken again in this turn
@@ -79,11 +80,12 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
   return result;
 }
 
-// Calls a handler. If it is that of a step of Asio's loops, and the next step completes within its
-// own start, that follows at once: a turn of the context costs more. At most the last of these
+// Calls a handler. If it is that of a step of a loop of Asio's, and the next step completes within
+// its own start, that follows at once: a turn of the context costs more. At most the last of these
 // handlers is the user's. Operations that complete meanwhile are left to the role.
 void completion_queue_impl::run_steps(batch& b, operation& first) {
   b.context_run = this_run_of_a_context();
+  b.polls = polls_.value();
   const collecting steps(b);
   first.dispose(disposal::complete_here);
   while (!b.operations.empty() && b.done < operations_per_pass &&
@@ -96,12 +98,14 @@ void completion_queue_impl::run_steps(batch& b, operation& first) {
   }
 }
 
-// A user's handler may run the context itself, and steps in it. It must not wait for what is
-// collected.
+// A user's handler may run the context itself, and steps in it: it must not wait for what is
+// collected. If a thread has polled meanwhile, what it has found comes first.
 void completion_queue_impl::note_step(const operation& op) noexcept {
+  if (op.internal) // a frame of the step
+    return;
   batch& b = *collecting_batch;
   const bool collects = op.continues && op.executor == nullptr && &b.queue == this &&
-                        b.context_run == this_run_of_a_context();
+                        b.context_run == this_run_of_a_context() && b.polls == polls_.value();
   b.step = collects ? &op : nullptr;
 }
 

@@ -215,9 +215,10 @@ private:
     operation_list operations = {};
     std::size_t done = 0;
     std::size_t internal = 0; // of `done`
-    // If several threads may run the context: the run of it that calls a handler, and the next step
-    // of Asio's loop if the handler is that of a step. Set at the start of that step.
+    // If several threads may run the context: the run of it that calls a handler, the polls before
+    // that, and, if the handler is that of a step of a loop, the next step, once it starts.
     const void* context_run = nullptr;
+    std::uint64_t polls = 0;
     const operation* step = nullptr;
 
     bool may_collect(const operation& op) const noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The steps of asio::async_read on a context that several threads may run: they follow each other
-// without turns of the context, and nothing waits for them.
+// The steps of asio::async_read and async_write on a context that several threads may run: they
+// follow each other without turns of the context, and nothing waits for them.
 #include "catch.hpp"
 #include "device/streams/stream_support.hpp"
 
@@ -9,6 +9,8 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/read.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/asio/write.hpp>
 
 #include <array>
 #include <chrono>
@@ -82,7 +84,7 @@ void read_bytewise(stream& from, std::vector<char>& to, std::size_t& steps, Hand
       std::move(handler));
 }
 
-/// Reads a byte in its second step, which begins within the first.
+/// Reads a byte in its second step, which begins within the first, by asio::async_read.
 struct read_after_dispatch {
   stream& from;
   char& to;
@@ -94,7 +96,7 @@ struct read_after_dispatch {
     case 0:
       return asio::dispatch(from.get_executor(), std::move(self));
     case 1:
-      return from.async_read_some(asio::buffer(&to, 1), std::move(self));
+      return asio::async_read(from, asio::buffer(&to, 1), std::move(self));
     default:
       self.complete(ec);
     }
@@ -120,17 +122,49 @@ TEST_CASE("steps that complete at once take few turns of a context of several th
   CHECK(turns < many / 10);
 }
 
+TEST_CASE("steps of a write that complete at once take few turns, too") {
+  streams s(1);
+  const std::vector<char> bytes(many, 'x');
+  std::optional<std::size_t> written;
+  asio::async_write(
+      s.all[0].here, asio::buffer(bytes),
+      [&](error_code ec, std::size_t n) -> std::size_t { return ec || n == many ? 0 : 1; },
+      [&](error_code ec, std::size_t n) {
+        CHECK(!ec);
+        written = n;
+      });
+  std::size_t turns = 0;
+  for (; !written && turns < 10 * many; ++turns)
+    s.io.run_one_for(10s);
+  CHECK(written == many);
+  CHECK(turns < many / 10);
+}
+
 TEST_CASE("steps do not overtake an operation that completed before") {
   streams s(2);
   std::vector<char> got(2);
   std::size_t steps = 0;
   char other = 0;
   std::string order;
-  read_bytewise(s.all[0].here, got, steps, [&](error_code, std::size_t) { order += 'a'; });
-  s.all[1].here.async_read_some(asio::buffer(&other, 1),
-                                [&](error_code, std::size_t) { order += 'b'; });
-  s.all[0].send(2, 1); // the first step has the first byte
-  s.all[1].send(2, 1);
+  const auto read = [&] {
+    read_bytewise(s.all[0].here, got, steps, [&](error_code, std::size_t) { order += 'a'; });
+  };
+  const auto note = [&](error_code, std::size_t) {
+    order += 'b';
+  };
+  SECTION("which has the context's executor") {
+    s.all[1].here.async_read_some(asio::buffer(&other, 1), note);
+    read();
+    s.all[0].send(2, 1); // the first step has the first byte
+    s.all[1].send(2, 1);
+  }
+  SECTION("which has a strand") {
+    s.all[1].here.async_read_some(asio::buffer(&other, 1),
+                                  asio::bind_executor(asio::make_strand(s.io), note));
+    read();
+    s.all[1].send(2, 1);
+    s.all[0].send(2, 1);
+  }
   until(s.io, [&] { return order.size() == 2; });
   CHECK(order == "ba");
 }

@@ -66,8 +66,8 @@ public:
   /// An operation of the library's own that calls no code of the user's: any thread may dispose of
   /// it.
   bool internal = false;
-  /// A later step of one of Asio's loops, which the handler of the step before has started. That
-  /// handler calls no code of the user's afterwards.
+  /// A later step of a loop of Asio's: the handler of the step before has started it, and ends with
+  /// that.
   bool continues = false;
   /// A signaled send of one buffer, not fenced and not atomic: posted and completed by the shortest
   /// path.

@@ -7,12 +7,16 @@
 #include <asio_rdma/detail/link/frame_operation.hpp>
 #include <asio_rdma/detail/link/offered.hpp>
 #include <asio_rdma/registered_buffer.hpp>
-#include <boost/asio/detail/handler_cont_helpers.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 
 #include <cstddef>
 #include <cstdint>
+
+namespace asio_rdma {
+template <class Executor>
+class basic_stream;
+} // namespace asio_rdma
 
 namespace asio_rdma::detail {
 
@@ -109,13 +113,20 @@ private:
   bool waiting_ = false;
 };
 
-/// The handlers of `asio::async_read` and `asio::async_write` with buffers.
+/// Whether the handler is that of a later step of `asio::async_read` or `asio::async_write`. Asio's
+/// class starts such a step itself, as the last thing in the handler of the step before.
 template <class Handler>
-inline constexpr bool is_asio_loop = false;
-template <class... Parts>
-inline constexpr bool is_asio_loop<asio::detail::read_op<Parts...>> = true;
-template <class... Parts>
-inline constexpr bool is_asio_loop<asio::detail::write_op<Parts...>> = true;
+bool is_later_step(const Handler&) noexcept {
+  return false;
+}
+template <class Executor, class... Parts>
+bool is_later_step(const asio::detail::read_op<basic_stream<Executor>, Parts...>& op) noexcept {
+  return op.start_ == 0;
+}
+template <class Executor, class... Parts>
+bool is_later_step(const asio::detail::write_op<basic_stream<Executor>, Parts...>& op) noexcept {
+  return op.start_ == 0;
+}
 
 /// An operation of a stream, with the buffers that it reads to or writes from.
 class stream_operation : public operation {
@@ -133,11 +144,8 @@ public:
 
   /// See `operation::continues`.
   template <class Handler>
-  static bool is_step([[maybe_unused]] Handler& handler) noexcept {
-    if constexpr (is_asio_loop<Handler>)
-      return boost_asio_handler_cont_helpers::is_continuation(handler);
-    else
-      return false;
+  static bool is_step(const Handler& handler) noexcept {
+    return is_later_step(handler);
   }
 
 protected:
