@@ -70,6 +70,7 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
   const bool alone = n == 1 && b.operations.empty() && !any_bound;
   put_back(b.operations); // operations without a place wait for the next turn
   queued.push(&watch_->run_op);
+  b.polls = polls_.value();
   self_.reset(); // set if the role was given up and taken again in this turn
   state_.store(state::queued);
   watch_->context_scheduler.post_immediate_completions(n, queued, false);
@@ -85,7 +86,6 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
 // handlers is the user's. Operations that complete meanwhile are left to the role.
 void completion_queue_impl::run_steps(batch& b, operation& first) {
   b.context_run = this_run_of_a_context();
-  b.polls = polls_.value();
   const collecting steps(b);
   first.dispose(disposal::complete_here);
   while (!b.operations.empty() && b.done < operations_per_pass &&
@@ -99,18 +99,19 @@ void completion_queue_impl::run_steps(batch& b, operation& first) {
 }
 
 // A user's handler may run the context itself, and steps in it: it must not wait for what is
-// collected. If a thread has polled meanwhile, what it has found comes first.
+// collected.
 void completion_queue_impl::note_step(const operation& op) noexcept {
   if (op.internal) // a frame of the step
     return;
   batch& b = *collecting_batch;
   const bool collects = op.continues && op.executor == nullptr && &b.queue == this &&
-                        b.context_run == this_run_of_a_context() && b.polls == polls_.value();
+                        b.context_run == this_run_of_a_context();
   b.step = collects ? &op : nullptr;
 }
 
+// If a thread has polled since the role was given up, what it has found comes first.
 bool completion_queue_impl::batch::may_collect(const operation& op) const noexcept {
-  return !op.internal && (context_run == nullptr || &op == step);
+  return !op.internal && (context_run == nullptr || (&op == step && polls == queue.polls_.value()));
 }
 
 } // namespace asio_rdma::detail

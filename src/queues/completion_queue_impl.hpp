@@ -215,8 +215,9 @@ private:
     operation_list operations = {};
     std::size_t done = 0;
     std::size_t internal = 0; // of `done`
-    // If several threads may run the context: the run of it that calls a handler, the polls before
-    // that, and, if the handler is that of a step of a loop, the next step, once it starts.
+    // If several threads may run the context: the run of it that calls a handler, the polls until
+    // the role was given up, and, if the handler is that of a step of a loop, the next step, once
+    // it starts.
     const void* context_run = nullptr;
     std::uint64_t polls = 0;
     const operation* step = nullptr;
@@ -276,7 +277,7 @@ private:
   void drop(operation_list& dropped) noexcept;
   int take_ready(batch& b, unsigned polls);
   void run_internal(batch& b);
-  void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_relaxed); }
+  void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_release); }
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
   int event_descriptor() const noexcept;

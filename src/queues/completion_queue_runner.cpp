@@ -215,7 +215,7 @@ constinit thread_local completion_queue_impl::batch* completion_queue_impl::coll
 // Operations of other threads may be in the list of ready ones. Those come first.
 bool completion_queue_impl::collect(operation_list& done) noexcept {
   batch* const b = collecting_batch;
-  if (b == nullptr || &b->queue != this || has_ready_.load(std::memory_order_relaxed) ||
+  if (b == nullptr || &b->queue != this || has_ready_.load(std::memory_order_acquire) ||
       !std::all_of(done.begin(), done.end(),
                    [b](const operation& op) { return b->may_collect(op); }))
     return false;
