@@ -51,7 +51,7 @@ struct streams {
     connector initiator(io);
     listener.open({device_address(dev), 0});
     for (std::size_t i = 0; i != n; ++i) {
-      connected& c = all.emplace_back(stream(io), stream(io_of_peers));
+      connected& c = all.emplace_back(connected{stream(io), stream(io_of_peers)});
       c.here.open(pool);
       c.peer.open(pool);
       test::connection accept, connect;
