@@ -148,7 +148,11 @@ public:
   /// The error with which new operations fail, if any.
   error_code check() const;
   /// Counts an operation of the user. The visit that ends the operation completes it.
-  void operation_starting(const operation& op) { cq_->operation_starting(op); }
+  void operation_starting(const operation& op) {
+    cq_->operation_starting(op);
+    if (op.continues) [[unlikely]]
+      cq_->note_step(op);
+  }
   /// Whether the device can use the memory: it belongs to the pool's protection domain, or it is
   /// empty.
   bool is_usable(const registered_buffer& memory) const noexcept;

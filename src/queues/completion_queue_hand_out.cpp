@@ -101,12 +101,10 @@ void completion_queue_impl::run_steps(batch& b, operation& first) {
 // A user's handler may run the context itself, and steps in it: it must not wait for what is
 // collected.
 void completion_queue_impl::note_step(const operation& op) noexcept {
-  if (op.internal) // a frame of the step
-    return;
-  batch& b = *collecting_batch;
-  const bool collects = op.continues && op.executor == nullptr && &b.queue == this &&
-                        b.context_run == this_run_of_a_context();
-  b.step = collects ? &op : nullptr;
+  batch* const b = collecting_batch;
+  if (b != nullptr && &b->queue == this && b->context_run != nullptr &&
+      b->context_run == this_run_of_a_context() && op.executor == nullptr)
+    b->step = &op;
 }
 
 // If a thread has polled since the role was given up, what it has found comes first.

@@ -98,8 +98,10 @@ public:
     if (is_in_pass() && !op.internal) [[likely]]
       ++started_in_pass_;
     else
-      operation_starting_elsewhere(op);
+      operation_starting_elsewhere();
   }
+  /// Called when an operation that `continues` is starting: `collect` may take it.
+  void note_step(const operation& op) noexcept;
   void operation_started() {
     if (state_.load() == state::idle)
       attend();
@@ -247,7 +249,7 @@ private:
                         const completion_queue_options& options);
   void open_watch(error_code& ec);
   void hold_work() noexcept;
-  void operation_starting_elsewhere(const operation& op);
+  void operation_starting_elsewhere();
   bool is_in_pass() const noexcept {
     return runner_thread_.load(std::memory_order_relaxed) == thread_mark();
   }
@@ -271,7 +273,6 @@ private:
   pass_counts run_pass(unsigned polls);
   pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
   void run_steps(batch& b, operation& first);
-  void note_step(const operation& op) noexcept;
   static void post_to_strands(batch& b, operation_list::iterator next);
   void put_back(operation_list& operations) noexcept;
   void drop(operation_list& dropped) noexcept;

@@ -37,11 +37,7 @@ void completion_queue_impl::hold_work() noexcept {
 }
 
 // Not inlined into the path of each operation.
-void completion_queue_impl::operation_starting_elsewhere(const operation& op) {
-  operation_starting();
-  if (collecting_batch != nullptr && collecting_batch->context_run != nullptr)
-    note_step(op);
-}
+void completion_queue_impl::operation_starting_elsewhere() { operation_starting(); }
 
 void completion_queue_impl::operations_done(std::size_t n) noexcept {
   if (n == 0)
