@@ -84,6 +84,26 @@ void read_bytewise(stream& from, std::vector<char>& to, std::size_t& steps, Hand
       std::move(handler));
 }
 
+/// Runs the context until an operation of `many` steps has moved all bytes. Checks that this takes
+/// few turns.
+void check_turns(asio::io_context& io, const std::optional<std::size_t>& moved) {
+  std::size_t turns = 0;
+  for (; !moved && turns < 10 * many; ++turns)
+    io.run_one_for(10s);
+  CHECK(moved == many);
+  CHECK(turns < many / 10);
+}
+
+/// Runs the context on two threads, in one of which a handler waits. Checks what it waited for.
+void check_waited(asio::io_context& io, std::promise<std::future_status>& waited) {
+  auto work = asio::make_work_guard(io);
+  std::thread one([&] { io.run(); }), two([&] { io.run(); });
+  CHECK(waited.get_future().get() == std::future_status::ready);
+  work.reset();
+  one.join();
+  two.join();
+}
+
 /// Reads a byte in its second step, which begins within the first, by asio::async_read.
 struct read_after_dispatch {
   stream& from;
@@ -115,11 +135,7 @@ TEST_CASE("steps that complete at once take few turns of a context of several th
     CHECK(!ec);
     read = n;
   });
-  std::size_t turns = 0;
-  for (; !read && turns < 10 * many; ++turns)
-    s.io.run_one_for(10s);
-  CHECK(read == many);
-  CHECK(turns < many / 10);
+  check_turns(s.io, read);
 }
 
 TEST_CASE("steps of a write that complete at once take few turns, too") {
@@ -133,11 +149,7 @@ TEST_CASE("steps of a write that complete at once take few turns, too") {
         CHECK(!ec);
         written = n;
       });
-  std::size_t turns = 0;
-  for (; !written && turns < 10 * many; ++turns)
-    s.io.run_one_for(10s);
-  CHECK(written == many);
-  CHECK(turns < many / 10);
+  check_turns(s.io, written);
 }
 
 TEST_CASE("steps do not overtake an operation that completed before") {
@@ -184,17 +196,12 @@ TEST_CASE("a handler may wait for a step of another operation that it cancels") 
   s.all[0].send(2);
   std::promise<std::future_status> waited;
   auto end = cancelled.get_future();
-  auto work = asio::make_work_guard(s.io);
   read_bytewise(s.all[0].here, got, others, [&](error_code, std::size_t) {
     waiting.cancel();
     waited.set_value(end.wait_for(10s));
   });
   s.io.restart();
-  std::thread one([&] { s.io.run(); }), two([&] { s.io.run(); });
-  CHECK(waited.get_future().get() == std::future_status::ready);
-  work.reset();
-  one.join();
-  two.join();
+  check_waited(s.io, waited);
   CHECK(end.get() == asio::error::operation_aborted);
 }
 
@@ -206,18 +213,13 @@ TEST_CASE("a handler may wait for a composed operation that it starts") {
   char last = 0;
   std::promise<void> read;
   std::promise<std::future_status> waited;
-  auto work = asio::make_work_guard(s.io);
   read_bytewise(s.all[0].here, got, steps, [&](error_code, std::size_t) {
     auto handler = asio::bind_executor(s.io, [&](error_code) { read.set_value(); });
     asio::async_compose<decltype(handler), void(error_code)>(
         read_after_dispatch{s.all[0].here, last}, handler);
     waited.set_value(read.get_future().wait_for(10s));
   });
-  std::thread one([&] { s.io.run(); }), two([&] { s.io.run(); });
-  CHECK(waited.get_future().get() == std::future_status::ready);
-  work.reset();
-  one.join();
-  two.join();
+  check_waited(s.io, waited);
   CHECK(last == 'x');
 }
 
