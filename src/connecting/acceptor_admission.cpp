@@ -13,11 +13,12 @@ namespace asio_rdma::detail {
 
 // Gives requests to operations, as far as handshakes may begin. A refused request leaves its
 // operation waiting, so the requests of one turn are limited. `fresh` has just arrived, so it was
-// not withdrawn.
+// not withdrawn. Each answered request leaves an id that is to be destroyed one day.
 void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
   assert(mutex_.held());
-  for (std::size_t n = 0; !requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
-                          tallies_->under_way.count() < most_handshakes_;
+  for (std::size_t n = 0;
+       !requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
+       tallies_->under_way.count() < most_handshakes_ && !service_.ends_pile_up();
        ++n) {
     if (n == most_a_turn) {
       if (!std::exchange(goes_on_, true))

@@ -247,12 +247,12 @@ bool acceptor_impl::on_request(const cm_event& event) {
   return true;
 }
 
-// Ends silent handshakes for requests that cannot be answered otherwise. The context may have been
-// busy since the time at which it was to look.
+// Ends silent handshakes for requests that cannot be answered otherwise, and looks again later. The
+// context may have been busy since the time at which it was to look.
 void acceptor_impl::make_way(leftovers& left) noexcept {
   assert(mutex_.held());
   if (requests_.empty() || id_ == nullptr || !asked_request_.empty() ||
-      tallies_->under_way.count() == 0) [[likely]]
+      (tallies_->under_way.count() == 0 && !service_.ends_pile_up())) [[likely]]
     return;
   constexpr std::chrono::seconds newest_first(1);
   constexpr std::chrono::milliseconds pause(5);

@@ -34,7 +34,7 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
 // dead peer after the other, for 10 s each (the default), has 13 such calls at a time.
 constexpr std::size_t most_calls = 32;
 // Few destructions block, and nothing waits for them but the context's own end.
-constexpr std::size_t most_ends = 8;
+constexpr std::size_t most_ends_at_a_time = 8;
 
 struct destroy_channel {
   void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
@@ -151,7 +151,7 @@ cm_service::cm_service(asio::execution_context& context)
     : asio::execution_context::service(context),
       operations_(completion_service::of(context)),
       calls_(most_calls),
-      ends_(most_ends) {}
+      ends_(most_ends_at_a_time) {}
 
 cm_service::~cm_service() = default;
 

@@ -185,6 +185,10 @@ public:
   /// Destroys the ids of these `cm_id_end` on a background thread: the kernel may wait for the
   /// peer. Destroys them here if there is no such thread. The shutdown waits for it.
   void end_ids(call_list& ids) noexcept;
+  /// While so many ids wait to be destroyed, acceptors answer no further requests: a peer may
+  /// provoke slow ends faster than the kernel makes them.
+  static constexpr std::size_t most_ends = 1024;
+  bool ends_pile_up() const noexcept { return ends_.waiting() >= most_ends; }
   /// Calls of rdma_cm that would block a thread of the context. The shutdown waits for them.
   background_calls& calls() noexcept { return calls_; }
   /// Passes a call that has returned to the thread that reads the events. Called by `calls`.

@@ -68,6 +68,11 @@ bool background_calls::take_back(const background_call& call) noexcept {
   return taken != nullptr;
 }
 
+std::size_t background_calls::waiting() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
 void background_calls::make_calls() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {

@@ -90,6 +90,8 @@ public:
   error_code start(std::shared_ptr<background_call> call);
   /// Removes a call that no thread has begun. Returns false if a thread has begun it.
   bool take_back(const background_call& call) noexcept;
+  /// The number of calls that no thread has begun.
+  std::size_t waiting() const noexcept;
   /// Waits until all calls have been made. No call is started afterwards.
   void finish() noexcept;
   /// Like `finish`, but drops the calls that no thread has begun.
@@ -100,7 +102,7 @@ private:
   error_code start_thread();
 
   const std::size_t most_threads_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   call_list waiting_;
   std::size_t calls_ = 0; // in the list

@@ -3,6 +3,7 @@
 #include "hostile/siege.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 namespace test::handshakes_tests {
@@ -87,6 +88,22 @@ TEST_CASE("handshake: no record gets past a program that admits none") {
         bytes[below(random, bytes.size())] ^= static_cast<std::byte>(1U << below(random, 8));
       CHECK_FALSE(accepted(p, bytes));
     }
+  s.check();
+}
+
+TEST_CASE("handshake: many requests of another version at a time") {
+  siege s;
+  {
+    std::deque<bare_peer> peers;
+    for (std::size_t i = repetitions(40); i != 0; --i) {
+      const kind what = i % 2 == 0 ? kind::message : kind::stream;
+      bare_peer& p = peers.emplace_back(port_of(s, what), bare_peer::shape::small());
+      byte_vector bytes = record(p, what);
+      bytes[4] ^= std::byte(0xff);
+      p.request(bytes);
+    }
+    s.served();
+  }
   s.check();
 }
 

@@ -158,6 +158,25 @@ TEST_CASE("nodes: a node that requests all memory, and descriptors without end")
   s.check();
 }
 
+TEST_CASE("nodes: each message at the wrong time, of a node that takes no answer") {
+  siege s;
+  node_id id = 94;
+  for (const kind what : {kind::join, kind::welcome, kind::refuse, kind::allocate, kind::allocated,
+                          kind::free, kind::freed, kind::descriptors, kind::wake, kind::woken}) {
+    CAPTURE(int(what));
+    node n(s.report()->nodes_port, id++);
+    REQUIRE(n.connected);
+    n.returns = false;
+    global_message m = of(what);
+    if (what == kind::free)
+      m.value = 1; // of no block: any member may free the block of another
+    for (m.id = 0; m.id < repetitions(100) && n.say(m); ++m.id)
+      continue;
+  }
+  s.served();
+  s.check();
+}
+
 TEST_CASE("nodes: rubbish in the words of a lock") {
   siege s;
   std::mt19937 random = seeded(6);

@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: BSL-1.0
 // Attempts at a limit: no reads, a full backlog, many events, no descriptor left.
 #include "catch.hpp"
+#include "connecting/cm_service.hpp"
 #include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
+#include "device/connecting/silent_connector.hpp"
 
+#include <asio_rdma/connection.hpp>
 #include <asio_rdma/stream.hpp>
 
+#include <algorithm>
 #include <arpa/inet.h>
 #include <array>
 #include <atomic>
 #include <list>
 #include <sys/resource.h>
+#include <thread>
 #include <unistd.h>
 
 namespace test::cm_limits_tests {
@@ -152,6 +157,53 @@ TEST_CASE("requests beyond the backlog cost a few system calls each") {
   m.until([&] { return ended == more; });
   // Each connector calls once, to prepare its own queue pair.
   CHECK(asked - backlog - more <= 8 * more);
+}
+
+TEST_CASE("while many ids wait to be destroyed, requests wait, too") {
+  constexpr std::size_t most = detail::cm_service::most_ends, more = 3;
+  std::atomic<bool> may_return = false;
+  std::atomic<std::size_t> blocked = 0;
+  meeting m;
+  const hooks h;
+  before_destruction = [&, here = std::this_thread::get_id()](const rdma_cm_id*) {
+    if (std::this_thread::get_id() == here)
+      return;
+    ++blocked;
+    blocked.notify_one();
+    may_return.wait(false);
+  };
+  const auto waiting = [&] {
+    return m.listener->statistics().waiting;
+  };
+  const auto refused = [&] {
+    return m.listener->statistics().refused_incompatible;
+  };
+  // Requests without the handshake of a connection are refused, and the accept keeps waiting.
+  const memory_pool pool(m.pd);
+  asio_rdma::connection accepting(m.io);
+  accepting.open(pool);
+  m.listener->async_accept(accepting, m.accepted.handler());
+  std::size_t ended = 0;
+  for (; waiting() == 0 && ended < 2 * most; ended = refused()) {
+    const silent_connector c(m.where(), *m.a.native_handle());
+    m.until([&] { return refused() == ended + 1 || waiting() == 1; });
+    for (std::size_t b = blocked; b < std::min<std::size_t>(ended + 1, 8); b = blocked)
+      blocked.wait(b);
+  }
+  CHECK(ended == most + blocked);
+  // InfiniBand's connection manager rejects a second request of one queue pair.
+  std::list<queue_pair> callers;
+  std::list<silent_connector> others;
+  for (std::size_t i = 0; i < more; ++i)
+    others.emplace_back(m.where(), *callers.emplace_back(m.io, m.pd).native_handle());
+  m.until([&] { return waiting() == more + 1; });
+  CHECK(refused() == ended);
+  may_return = true;
+  may_return.notify_all();
+  m.until([&] { return waiting() == 0; });
+  CHECK(m.listener->statistics().requests == ended + more + 1);
+  m.listener->cancel();
+  m.until([&] { return m.accepted.done(); });
 }
 
 TEST_CASE("events of many attempts leave turns to the context's other work") {

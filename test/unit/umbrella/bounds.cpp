@@ -68,6 +68,7 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
 #define ADD_CONSTANT(type, member) code[#type "::" #member] = text(detail::type::member)
   ADD(acceptor_options, backlog);
   ADD_CONSTANT(acceptor_impl, most_a_turn);
+  ADD_CONSTANT(cm_service, most_ends);
   ADD_CONSTANT(log_rate, most_a_second);
   ADD(acceptor_options, handshakes);
   ADD(accept_options, timeout);
