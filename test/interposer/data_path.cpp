@@ -293,10 +293,13 @@ void context_state::flushed_locked(std::uint32_t qp_num) {
 }
 
 void context_state::drop_completions_locked(std::uint32_t qp_num) {
+  const bool all = late_flush || std::any_of(holds.begin(), holds.end(), [&](const auto& f) {
+                     return f.at_destruction && f.qp_num == qp_num;
+                   });
   for (auto& [cq, s] : cqs) {
-    if (late_flush)
+    if (all)
       pull_locked(cq, s);
-    for (auto* list : {&s.held, late_flush ? &s.ready : nullptr})
+    for (auto* list : {&s.held, all ? &s.ready : nullptr})
       if (list != nullptr)
         counts.dropped_completions +=
             std::erase_if(*list, [&](const ibv_wc& wc) { return wc.qp_num == qp_num; });

@@ -86,6 +86,9 @@ struct completion_fault {
 struct completion_filter {
   ibv_cq* cq = nullptr;
   std::uint32_t qp_num = 0;
+  // Also those that are still in the device when `qp_num` is destroyed. They are dropped, as held
+  // ones are.
+  bool at_destruction = false;
 };
 
 // Random faults. A decision depends on the seed, the kind of fault and the number of earlier

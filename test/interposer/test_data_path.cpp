@@ -153,19 +153,22 @@ TEST_CASE("destroying a queue pair drops its held completions") {
   REQUIRE(loopback::poll(pair.b).front().wr_id == 10);
 }
 
-TEST_CASE("completions that the device still has of a destroyed queue pair are not held") {
+TEST_CASE("completions that the device still has of a destroyed queue pair are held if wanted") {
   cm_device device;
   injector inj(device.context());
   loopback pair(device.context());
   REQUIRE(pair.receive(10) == 0);
   REQUIRE(ibv_req_notify_cq(pair.a.cq, 0) == 0);
   inj.hold_completions();
+  const bool wanted = GENERATE(false, true);
+  if (wanted)
+    inj.hold_completions({.qp_num = pair.a.qp->qp_num, .at_destruction = true});
   REQUIRE(pair.send(1) == 0);
   until([&] { return loopback::readable(pair.a.channel->fd); }); // not polled yet
   rdma_destroy_qp(pair.a.id);
   until([&] { return inj.held() != 0; });
   REQUIRE(inj.held() == 1); // b's
-  REQUIRE(inj.counts().dropped_completions == 0);
+  REQUIRE(inj.counts().dropped_completions == (wanted ? 1U : 0U));
 }
 
 TEST_CASE("a completion fails with the chosen status") {

@@ -88,7 +88,7 @@ public:
   /// Starts all operations, with all later completions of `a` held back. The completions of b are
   /// held back too, if b's reaction would end the connection.
   void start_held() {
-    faults.hold_completions({nullptr, kind.is_last ? 0 : number});
+    faults.hold_completions({nullptr, kind.is_last ? 0 : number, true});
     start_all();
     wait_held(kind.ends == end::only ? 0 : at_once());
     for (const ending& e : ends)
