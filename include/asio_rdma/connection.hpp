@@ -49,18 +49,20 @@ namespace asio_rdma {
 /// keep the buffers alive.
 ///
 /// *Errors.* `not_connected`; `invalid_argument` for a `registered_buffer` of another protection
-/// domain than the pool's; `error::buffer_in_use`; `error::pool_limit` and others of
-/// `memory_pool::allocate`; `error::peer_message_limit` for a message that the peer does not accept
-/// and `error::peer_out_of_memory` for one that the peer has no memory for (after both the
-/// connection remains usable); `no_memory` if this side lacks memory;
-/// `broken_pipe` for sends and `eof` for receives after the peer has closed with `async_close`;
-/// `operation_aborted` after `close` here; `connection_reset`, `errc::timed_out` and the device's
-/// own errors when the connection has failed; `error::peer_access_refused` when the device has
-/// refused a request of the peer's; `error::protocol_violation` when the peer has broken the
-/// protocol. After a failure, messages that had arrived completely can still be received, up to
-/// the first that had not. `error::device_keeps_memory` if the device refuses to release the
-/// memory: the user's memory that the operation used, if any, is still in use (a message may have
-/// arrived nevertheless). Memory of a pool returns to the pool only when the device has released it
+/// domain than the pool's; `error::buffer_in_use`; `error::pool_limit`, `error::memory_limit` and
+/// others of `memory_pool::allocate`; `error::peer_message_limit` for a message that the peer does
+/// not accept and `error::peer_out_of_memory` for one that the peer has no memory for (after both
+/// the connection remains usable); `no_memory` if this side lacks memory; `broken_pipe` for sends
+/// and `eof` for receives after the peer has closed with `async_close`; `operation_aborted` after
+/// `close` here; `error::shared_receives_closed`; when the connection has failed
+/// `connection_reset`, `errc::timed_out` for a silent peer, or the device's own errors, such as
+/// `error::device_removed`, `error::device_fatal` and `error::queue_pair_fatal`;
+/// `error::peer_access_refused` when the device has refused a request of the peer's;
+/// `error::protocol_violation` when the peer has broken the protocol. After a failure, messages
+/// that had arrived completely can still be received, up to the first that had not.
+/// `error::device_keeps_memory` if the device refuses to release the memory: the user's memory that
+/// the operation used, if any, is still in use (a message may have arrived nevertheless). Memory of
+/// a pool returns to the pool only when the device has released it
 /// (`memory_pool::trim`).
 ///
 /// *Cancellation.* All types, for every operation. A cancelled receive has taken no message; a

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #pragma once
 
+#include <asio_rdma/detail/core/set.hpp>
 #include <asio_rdma/error.hpp>
 #include <infiniband/verbs.h>
 
@@ -55,6 +56,14 @@ struct log_options {
   log_severity least = log_severity::info;
   /// A wait of data for the peer that lasts longer is reported, while it lasts and at its end.
   std::chrono::milliseconds long_wait{1000};
+
+  /// Each sets the member of its name and returns the options. Calls can be chained.
+  ///@{
+  log_options& set_least(log_severity value) { return detail::set(*this, least, value); }
+  log_options& set_long_wait(std::chrono::milliseconds value) {
+    return detail::set(*this, long_wait, value);
+  }
+  ///@}
 };
 
 /// Sets the function that is called for the events of the whole process, or none. When this

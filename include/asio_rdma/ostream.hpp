@@ -257,6 +257,10 @@ inline std::ostream& operator<<(std::ostream& os, const memory_pool_options& o) 
                                o.log);
 }
 
+inline std::ostream& operator<<(std::ostream& os, const log_options& o) {
+  return detail::print_members(os, "least", o.least, "long_wait", o.long_wait);
+}
+
 inline std::ostream& operator<<(std::ostream& os, const shared_receive_queue_options& o) {
   return detail::print_members(os, "depth", o.depth, "max_sge", o.max_sge);
 }

@@ -93,7 +93,9 @@ public:
 /// *Errors.* `asio::error::bad_descriptor` if closed; `not_connected` before `connect`;
 /// `operation_aborted` after `close` or `cancel` here; `connection_reset` if the connection failed
 /// or the peer ended it; `invalid_argument` for a queue of depth 0; a status of
-/// `completion_category()` for the operation that the device failed; `error::too_many_buffers`;
+/// `completion_category()` for the operation that the device failed; `error::queue_pair_fatal`,
+/// `error::device_fatal` or `error::device_removed` if the device reports such an event;
+/// `error::too_many_buffers`;
 /// `message_size` for more bytes than `device::max_message_bytes`; `operation_not_supported` if the
 /// device does not support the operation. If the device refuses to destroy the queue pair,
 /// `error::device_keeps_memory` replaces any other result: the operation's memory stays in use

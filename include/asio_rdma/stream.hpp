@@ -69,8 +69,11 @@ namespace asio_rdma {
 /// *Errors.* As a TCP socket's on Linux: `bad_descriptor` if not open; before it is connected
 /// `not_connected` for reads and `broken_pipe` for writes; `eof` for reads after the peer's
 /// shutdown or close, `broken_pipe` for writes after a shutdown here or a close by the peer;
-/// `connection_reset` or the device's error when the connection has failed; `operation_aborted`
-/// after `cancel` and `close`; `would_block`. Also those of `memory_pool::allocate`,
+/// when the connection has failed `connection_reset`, `errc::timed_out` for a silent peer,
+/// `error::peer_access_refused` if the device has refused a request of the peer's, or the device's
+/// error, of which every object has `error::device_removed`, `error::device_fatal` and
+/// `error::queue_pair_fatal`; `error::shared_receives_closed`; `operation_aborted` after `cancel`
+/// and `close`; `would_block`. Also those of `memory_pool::allocate`,
 /// `error::buffer_in_use`, `invalid_argument` for a `registered_buffer` of another protection
 /// domain than the pool's, `error::protocol_violation` for a peer that breaks the protocol, and
 /// `error::device_keeps_memory` as for `basic_connection`.

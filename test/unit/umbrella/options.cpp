@@ -116,6 +116,8 @@ TEST_CASE("options of other objects are set in one expression and printed") {
                  .set_local(here)
                  .set_type_of_service(2)) ==
         "{data=3 bytes, timeout=1000000us, local=10.0.0.1:80, type_of_service=2}");
+  CHECK(text(log_options().set_least(log_severity::error).set_long_wait(3ms)) ==
+        "{least=error, long_wait=3000us}");
   CHECK(text(acceptor_options().set_backlog(1).set_handshakes(2).set_patience(3ms)) ==
         "{backlog=1, handshakes=2, patience=3000us}");
   const auto admit = [](std::span<const std::byte>, const asio::ip::tcp::endpoint&) {
