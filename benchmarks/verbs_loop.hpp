@@ -6,8 +6,8 @@
 // then blocks in ibv_get_cq_event; events are acknowledged 64 at a time. With `epoll` the loop
 // blocks in epoll_wait instead, as a loop with sockets or timers must, and the channel does not
 // block. With `copying` the program's memory is not registered: each message is copied to
-// registered memory and from it. One way, the copying receiver allows as many further messages
-// as it has received: a SEND that finds no receive would end a connection of iWARP.
+// registered memory and from it. One way, a copying receiver, and on iWARP any, allows as many
+// further messages as it has received: a SEND that finds no receive ends a connection of iWARP.
 #pragma once
 
 #include "cm_link.hpp"
@@ -166,7 +166,10 @@ private:
     check(ibv_post_recv(end.qp(), &wr, &bad) == 0, "ibv_post_recv");
   }
 
-  bool counts_credits() const { return plan_.what == work::rate && (near_copies_ || far_copies_); }
+  bool counts_credits() const {
+    const bool iwarp = pd_->context->device->transport_type == IBV_TRANSPORT_IWARP;
+    return plan_.what == work::rate && (iwarp || near_copies_ || far_copies_);
+  }
 
   /// A message has arrived.
   void take(const ibv_wc& wc) {
