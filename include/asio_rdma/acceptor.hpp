@@ -193,8 +193,9 @@ public:
 
   /// Listens at the endpoint: the address of an RDMA device, or the unspecified address (0.0.0.0,
   /// ::) for all devices. With port 0 the system chooses the port. At most `backlog` requests wait
-  /// to be accepted, and further ones are rejected. Peers that connect at the same time all count,
-  /// even if they are accepted one after the other. A request that its connector has abandoned
+  /// to be accepted. Further ones are rejected, or in their place those of an address that has
+  /// more. Peers that connect at the same time all count, even if they are accepted one after the
+  /// other. A request that its connector has abandoned
   /// makes room for another one if the device reports that (siw does not). A request that is lost
   /// in the kernel ends with the connector's timeout at the latest. `acceptor_options` has further
   /// limits of what connectors can cost. Errors: `already_open`, `invalid_argument` if no handshake

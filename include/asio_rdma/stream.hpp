@@ -83,9 +83,10 @@ namespace asio_rdma {
 ///   blocking functions: `run()` has work until the peer has everything. A context that is
 ///   destroyed before sends the rest first, so its destructor blocks, and the peer reads `eof`
 ///   after the last byte. Both wait as long as the peer takes at least one byte in every
-///   `stream_options::linger`. Unsent bytes are lost if the process terminates without destroying
-///   the context (`std::_Exit`, a signal): the peer gets `connection_reset`. The contexts of the
-///   acceptor and the connector may be destroyed before the stream.
+///   `stream_options::linger`, for about 16 of them and one more for each 64 KiB. Unsent bytes are
+///   lost if the process terminates without destroying the context (`std::_Exit`, a signal): the
+///   peer gets `connection_reset`. The contexts of the acceptor and the connector may be destroyed
+///   before the stream.
 /// - After `io_context::stop`, the destructor of the context waits for no peer. It gives the device
 ///   up to 100 ms for the frames that the peer's receives take now. If written bytes are left, they
 ///   are lost, and the peer gets `connection_reset`. A context is also stopped when `run()` has

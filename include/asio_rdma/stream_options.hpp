@@ -33,9 +33,10 @@ struct stream_options {
   /// is asked whether its application has taken any bytes, and has the same time again to answer: a
   /// program that uses blocking functions answers when it calls the next one. If the application
   /// has taken none, the connection of a closed stream is reset, and a context that runs, or is
-  /// destroyed, no longer waits. 0: a close resets the connection without waiting.
-  /// `socket_base::linger` changes this value for the close. The destructor of a context that was
-  /// stopped (`io_context::stop`) does not wait at all.
+  /// destroyed, no longer waits. So it is, too, if a closed stream has waited about 16 times as
+  /// long in all, and once more for each 64 KiB that went to the peer. 0: a close resets the
+  /// connection without waiting. `socket_base::linger` changes this value for the close. The
+  /// destructor of a context that was stopped (`io_context::stop`) does not wait at all.
   ///
   /// After a write was cancelled (or ended by a shutdown), the peer must report how many bytes it
   /// has read. If it does not report that within twice this time, at least two seconds, the

@@ -67,6 +67,27 @@ acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
   return found;
 }
 
+// The request that is rejected as the backlog is full: the newest one of the source that has the
+// most. The end if that is the newcomer's source, or if there is no memory.
+acceptor_impl::request_list::iterator
+acceptor_impl::request_to_reject(const cm_connection& newcomer) noexcept {
+  assert(mutex_.held());
+  try {
+    std::vector<asio::ip::address> connectors;
+    connectors.reserve(requests_.size());
+    for (const auto& r : requests_)
+      connectors.push_back(r->connector().address());
+    const auto busiest =
+        pending_handshakes::busiest_source(connectors, newcomer.connector().address());
+    if (busiest)
+      for (auto i = requests_.end(); i != requests_.begin();)
+        if (pending_handshakes::source_of((*--i)->connector().address()) == *busiest)
+          return i;
+  } catch (const std::bad_alloc&) {
+  }
+  return requests_.end();
+}
+
 // No mutex is locked. If there is no memory, the requests are served at once.
 void acceptor_impl::put_off(completion_service& operations, leftovers& left) noexcept {
   while (const auto self = std::exchange(left.goes_on, nullptr)) {

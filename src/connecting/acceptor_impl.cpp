@@ -236,10 +236,16 @@ bool acceptor_impl::on_request(const cm_event& event) {
     const bool waits = !requests_.empty() && requests_.back() == connection;
     if (waits && (id_ == nullptr || requests_.size() > backlog_)) {
       request.splice(request.end(), requests_, std::prev(requests_.end()));
-      if (id_ != nullptr && has_room())
+      if (id_ != nullptr && !has_room()) {
+        const auto other = request_to_reject(*connection);
+        if (other != requests_.end()) {
+          requests_.splice(requests_.end(), request);
+          request.splice(request.end(), requests_, other);
+        }
+        request.front()->count_end(&acceptor_tallies::refused_backlog);
+      } else if (id_ != nullptr) {
         requests_.splice(requests_.end(), request);
-      else if (id_ != nullptr)
-        connection->count_end(&acceptor_tallies::refused_backlog);
+      }
       left.ended.splice(left.ended.end(), request);
     }
   }
@@ -247,12 +253,13 @@ bool acceptor_impl::on_request(const cm_event& event) {
   return true;
 }
 
-// Ends silent handshakes for requests that cannot be answered otherwise, and looks again later. The
-// context may have been busy since the time at which it was to look.
+// Ends silent handshakes for requests that cannot be answered otherwise, unless ids have to be
+// destroyed first, and looks again later. The context may have been busy since the time at which it
+// was to look.
 void acceptor_impl::make_way(leftovers& left) noexcept {
   assert(mutex_.held());
   if (requests_.empty() || id_ == nullptr || !asked_request_.empty() ||
-      (tallies_->under_way.count() == 0 && !service_.ends_pile_up())) [[likely]]
+      (tallies_->under_way.count() == 0 && waiting_.empty())) [[likely]]
     return;
   constexpr std::chrono::seconds newest_first(1);
   constexpr std::chrono::milliseconds pause(5);
@@ -263,7 +270,7 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
       tallies_->under_way.allow(now - look_at_);
     look_at_ = at_no_time;
     auto next = at_no_time;
-    for (std::size_t more = requests_.size(); more != 0; --more) {
+    for (std::size_t more = service_.ends_pile_up() ? 0 : requests_.size(); more != 0; --more) {
       auto overdue = tallies_->under_way.take_overdue(now, requests_.size(), patience_);
       next = overdue.next;
       if (!overdue.which)

@@ -67,6 +67,7 @@ private:
   bool has_room();
   void match(leftovers& left, const cm_connection* fresh = nullptr) noexcept;
   request_list::iterator next_request() noexcept;
+  request_list::iterator request_to_reject(const cm_connection& newcomer) noexcept;
   void make_way(leftovers& left) noexcept;
   void look_again() noexcept;
   static void settle(completion_service& operations, leftovers& left) noexcept;

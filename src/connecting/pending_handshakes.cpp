@@ -14,6 +14,29 @@ asio::ip::address pending_handshakes::source_of(const asio::ip::address& connect
   return asio::ip::address_v6(bytes);
 }
 
+std::optional<asio::ip::address>
+pending_handshakes::busiest_source(const std::vector<asio::ip::address>& connectors,
+                                   const asio::ip::address& newcomer) {
+  std::vector<asio::ip::address> sources(connectors.size());
+  std::transform(connectors.begin(), connectors.end(), sources.begin(), &source_of);
+  const auto count = [&](const asio::ip::address& of) {
+    return std::count(sources.begin(), sources.end(), of);
+  };
+  std::ptrdiff_t most = count(source_of(newcomer));
+  if (2 * most >= static_cast<std::ptrdiff_t>(sources.size())) // as in a flood of one source
+    return {};
+  std::optional<asio::ip::address> result;
+  std::sort(sources.begin(), sources.end());
+  for (auto i = sources.begin(), next = i; i != sources.end(); i = next) {
+    next = std::upper_bound(i, sources.end(), *i);
+    if (next - i > most + 1) { // also with the newcomer's request
+      most = next - i - 1;
+      result = *i;
+    }
+  }
+  return result;
+}
+
 void pending_handshakes::begin(const std::shared_ptr<cm_connection>& which,
                                const asio::ip::address& connector,
                                std::chrono::milliseconds timeout, clock::time_point now) {

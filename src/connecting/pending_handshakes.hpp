@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace asio_rdma::detail {
@@ -26,6 +27,12 @@ public:
   /// The connectors that count as one source: an IPv4 address, or the network of an IPv6 address
   /// (its first 64 bits).
   static asio::ip::address source_of(const asio::ip::address& connector) noexcept;
+
+  /// The source of most of these connectors; none if no other source has more of them than that of
+  /// `newcomer`, itself included. Throws `std::bad_alloc`.
+  static std::optional<asio::ip::address>
+  busiest_source(const std::vector<asio::ip::address>& connectors,
+                 const asio::ip::address& newcomer);
 
   /// The sources of the handshakes under way.
   class sources {

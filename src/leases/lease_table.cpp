@@ -21,7 +21,8 @@ protocol_clock::time_point after(protocol_clock::time_point asked,
 lease_table::lease_table(frame_link& link, region_inbox& inbox)
     : inbox_(inbox),
       most_asked_(std::min(link.options().peer_receives,
-                           std::uint32_t(std::numeric_limits<std::uint16_t>::max()))) {
+                           std::uint32_t(std::numeric_limits<std::uint16_t>::max()))),
+      most_releases_(link.options().receives) {
   link.add(*this, {frame_type::granted, frame_type::denied, frame_type::renewed, frame_type::ended,
                    frame_type::lent, frame_type::recall});
 }
@@ -100,6 +101,7 @@ bool lease_table::next_control(outgoing_frame& f) {
     f.fenced = true; // the frame ends the key, which outstanding READs still need
     f.header.id = releases_.front().grant;
     releases_.pop_front();
+    pace_regions();
     return true;
   }
   if (queued_.empty())
@@ -182,10 +184,8 @@ void lease_table::end_lease(std::uint32_t grant, const error_code& why, bool yie
     return;
   leases_.at(i->second).ended = why;
   live_.erase(i);
-  if (yields && !closed_) { // otherwise the goodbye ends all grants
-    assert(!releases_.full());
-    releases_.push_back({frame_type::yielded, grant});
-  }
+  if (yields && !closed_) // otherwise the goodbye ends all grants
+    tell({frame_type::yielded, grant});
 }
 
 link_part::disposition lease_table::on_answer(const frame_header& header,
@@ -217,10 +217,8 @@ link_part::disposition lease_table::on_answer(const frame_header& header,
   ++s.generation;
   free_.push_back(static_cast<std::uint16_t>(index));
   if (op == nullptr) {
-    if (header.type == frame_type::granted && !closed_) {
-      assert(!releases_.full());
-      releases_.push_back({frame_type::release, grant.grant});
-    }
+    if (header.type == frame_type::granted && !closed_)
+      tell({frame_type::release, grant.grant});
   } else if (header.type == frame_type::denied) {
     const auto why = static_cast<refusal>(header.immediate);
     finish(*op, why == refusal::size ? error_code(error::remote_memory_limit) : to_error(why));
@@ -264,6 +262,15 @@ void lease_table::reserve_release() {
   if (releases_.capacity() < needed)
     releases_.set_capacity(std::max<std::size_t>(2 * needed, 8));
 }
+
+void lease_table::tell(const release_frame& f) noexcept {
+  assert(!releases_.full());
+  releases_.push_back(f);
+  pace_regions();
+}
+
+// A peer may lend regions faster than it takes the releases of earlier ones.
+void lease_table::pace_regions() noexcept { inbox_.pause(releases_.size() > most_releases_); }
 
 lease_table::lease& lease_table::add(const grant_payload& p, protocol_clock::time_point until) {
   assert(!live_.contains(p.grant));
@@ -318,10 +325,8 @@ void lease_table::release(std::uint32_t id) {
   const lease& l = i->second;
   if (!l.ended) {
     live_.erase(l.grant);
-    if (!closed_) {
-      assert(!releases_.full());
-      releases_.push_back({frame_type::release, l.grant});
-    }
+    if (!closed_)
+      tell({frame_type::release, l.grant});
   }
   leases_.erase(i);
 }
@@ -348,6 +353,7 @@ void lease_table::on_closing() {
   finish_all(queued_, closed_);
   end_asked(closed_);
   releases_.clear();
+  pace_regions();
 }
 
 bool lease_table::drained() const { return gifts_.empty(); }
@@ -363,6 +369,7 @@ void lease_table::on_stopped(const error_code& ec) {
   finish_all(gifts_, closed_);
   end_asked(closed_);
   releases_.clear();
+  pace_regions();
   live_.clear();
   for (auto& [id, l] : leases_)
     if (!l.ended)

@@ -71,7 +71,13 @@ private:
   void on_renewed(lease_request& op, const lease_payload& p);
   void end_lease(std::uint32_t grant, const error_code& why, bool yields);
   lease& add(const grant_payload& p, protocol_clock::time_point until);
+  struct release_frame {
+    frame_type type; // `release` or `yielded`
+    std::uint32_t grant;
+  };
   void reserve_release();
+  void tell(const release_frame& f) noexcept;
+  void pace_regions() noexcept;
   disposition on_lent(const frame_header& header, std::span<const std::byte> payload,
                       std::uint32_t slot, protocol_clock::time_point now);
   bool is_live(std::uint32_t grant, protocol_clock::time_point now);
@@ -88,13 +94,10 @@ private:
   std::vector<request_slot> asked_;
   std::vector<std::uint16_t> free_;
   frame_operation_list queued_, gifts_, done_;
-  struct release_frame {
-    frame_type type; // `release` or `yielded`
-    std::uint32_t grant;
-  };
   // To be sent to the owner. There is room for all leases, so that a release cannot fail.
   boost::circular_buffer<release_frame> releases_;
-  error_code closed_; // why nothing more can be requested
+  std::size_t most_releases_; // that wait while regions are handed out
+  error_code closed_;         // why nothing more can be requested
 };
 
 } // namespace asio_rdma::detail

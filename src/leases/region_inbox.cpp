@@ -33,7 +33,7 @@ region_receive* region_inbox::next() {
     op.id = put_back_.front().id;
     op.tag = put_back_.front().tag;
     put_back_.pop_front();
-  } else if (!arrived_.empty() && arrived_.front().ready) {
+  } else if (!paused_ && !arrived_.empty() && arrived_.front().ready) {
     op.returned = arrived_.front().returned;
     op.id = arrived_.front().id;
     op.tag = arrived_.front().tag;

@@ -6,6 +6,7 @@
 #include "link/frame_link.hpp"
 
 #include <deque>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -37,6 +38,11 @@ public:
   /// `ready`.
   void push(std::uint32_t slot, bool returned, std::uint32_t id, std::uint64_t tag, bool ready);
   void ready(std::uint32_t id);
+  /// If on, regions that have arrived are not given to operations, and hold their receives.
+  void pause(bool on) noexcept {
+    if (std::exchange(paused_, on) && !on)
+      ask_again();
+  }
 
 private:
   struct arrival {
@@ -65,6 +71,7 @@ private:
   frame_operation_list waiting_;
   error_code why_; // why no more regions arrive
   bool dropping_ = false;
+  bool paused_ = false;
 };
 
 } // namespace asio_rdma::detail

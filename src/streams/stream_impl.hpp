@@ -52,8 +52,11 @@ public:
   void set_no_delay(bool on);
   bool no_delay() const;
 
-  /// Ends every operation. Written bytes are sent in the background.
+  /// Ends every operation. Written bytes are sent in the background, as long as the peer takes some
+  /// in every `stream_options::linger`: for so many of them in all, and one more for each
+  /// `bytes_of_linger`.
   void close();
+  static constexpr std::uint64_t most_lingers = 16, bytes_of_linger = 65536;
 
   const stream_options& options() const noexcept { return stream_options_; }
   bool non_blocking = false;
@@ -126,6 +129,7 @@ private:
   void wait_anew() noexcept;
   bool waits_for_answer() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
+  bool has_time_to_close() const noexcept;
   std::uint64_t signs_of_peer() const noexcept;
   bool may_progress(protocol_clock::time_point now) const noexcept;
   void look();
@@ -152,7 +156,9 @@ private:
   connection_info info_;
   bool no_delay_ = false;
   bool closed_ = false; // by its user; it does not fail for another reason
-  bool known_ = false;  // `info_` is known
+  std::uint64_t framed_before_close_ = 0;
+  protocol_clock::duration waited_{}; // since the close, until the peer's last sign
+  bool known_ = false;                // `info_` is known
 };
 
 } // namespace asio_rdma::detail

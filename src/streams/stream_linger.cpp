@@ -26,7 +26,8 @@ void stream_impl::close() {
   {
     link_impl::visit v(link_);
     v.changed();
-    closed_ = true;
+    if (!std::exchange(closed_, true))
+      framed_before_close_ = bytes_ ? bytes_->framed() : 0;
     link_.run_parts_always(true); // the wait begins, also if the link has no news
     lingers = stream_options_.linger > stream_options_.linger.zero();
     wait_anew();
@@ -56,8 +57,19 @@ std::chrono::milliseconds stream_impl::patience() const noexcept {
   return waits_for_answer() ? std::max(usual_linger_, least_for_answer) : usual_linger_;
 }
 
-// A peer that takes other bytes may still owe the answer.
+// A closed stream is work of the context that the program cannot end. So a peer must not only take
+// some bytes from time to time, but many in all.
+bool stream_impl::has_time_to_close() const noexcept {
+  const std::uint64_t lingers =
+      most_lingers + (bytes_->framed() - framed_before_close_) / bytes_of_linger;
+  return waited_ < std::chrono::duration<double>(stream_options_.linger) * double(lingers);
+}
+
+// A peer that takes other bytes may still owe the answer. When a closed stream has had its time,
+// the peer gives no further sign.
 std::uint64_t stream_impl::signs_of_peer() const noexcept {
+  if (closed_ && !has_time_to_close())
+    return signs_;
   return waits_for_answer() ? bytes_->answered() : bytes_->taken();
 }
 
@@ -90,6 +102,8 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   } else {
     const auto now = protocol_clock::now();
     if (!waits_ || signs_of_peer() != signs_) {
+      if (waits_ && closed_) // without time in which the context was blocked
+        waited_ += std::min<protocol_clock::duration>(now - *waits_, 2 * patience());
       waits_ = now;
       asked_.reset();
     }

@@ -30,6 +30,7 @@ void stream_protocol::not_exposed(stream_write& op) {
 
 void stream_protocol::offer(outgoing_frame& f, stream_write& from) {
   from.begun_ = from.bytes;
+  offered_ += from.bytes;
   from.id_ = next_offer_++;
   from.unanswered_ = true;
   unanswered_.push_back(&from);

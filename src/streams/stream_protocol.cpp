@@ -177,6 +177,7 @@ void stream_protocol::begin(outgoing_frame& f, stream_source& from) {
       std::min<std::uint64_t>(link_.peer_payload(), from.bytes - from.begun_));
   from.frame_offset_ = from.begun_;
   from.begun_ += bytes;
+  framed_ += bytes;
   f.header.type = frame_type::data;
   f.header.length = bytes;
   f.header.immediate = static_cast<std::uint32_t>(
@@ -307,13 +308,23 @@ link_part::disposition stream_protocol::on_frame(const frame_header& header,
     drop_writes(asio::error::broken_pipe);
     break;
   case frame_type::progress:
-    good = std::exchange(question_, question::none) == question::asked;
-    taken_ += std::exchange(answer_, header.immediate) != header.immediate;
+    good = std::exchange(question_, question::none) == question::asked &&
+           on_progress(header.immediate);
     break;
   default:
     good = on_answer(header);
   }
   return good ? disposition::consumed : disposition::violation;
+}
+
+// The peer's application has taken so many bytes (modulo 2^32), of those that it has.
+bool stream_protocol::on_progress(std::uint32_t bytes) noexcept {
+  const std::uint32_t more = bytes - std::exchange(answer_, bytes);
+  if (more > framed_ + offered_ - reported_)
+    return false;
+  reported_ += more;
+  taken_ += more != 0;
+  return true;
 }
 
 link_part::disposition stream_protocol::on_bytes(const frame_header& header,

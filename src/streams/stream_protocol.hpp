@@ -193,6 +193,8 @@ public:
   std::uint64_t answered() const noexcept { return answered_; }
   /// How often the peer has taken something or had room for it.
   std::uint64_t taken() const noexcept { return taken_; }
+  /// The number of bytes that have gone to the peer in frames.
+  std::uint64_t framed() const noexcept { return framed_; }
   /// Asks the peer whether its application has taken bytes. If an earlier question is unanswered,
   /// its answer counts. A peer that has said goodbye is not asked.
   void ask() noexcept;
@@ -215,6 +217,7 @@ private:
   disposition on_bytes(const frame_header& header, std::span<const std::byte> payload,
                        std::uint32_t slot);
   bool on_answer(const frame_header& header);
+  bool on_progress(std::uint32_t bytes) noexcept;
 
   stream_action next_action();
   static bool has_room(const stream_block& b) noexcept;
@@ -283,6 +286,8 @@ private:
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
   std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
+  // Bytes of this side in frames, in offers, and taken according to the peer's answers.
+  std::uint64_t framed_ = 0, offered_ = 0, reported_ = 0;
   enum class idle_wait { none, due, asked } idle_ = idle_wait::none;
   static constexpr unsigned most_idle_visits = 32;
   std::optional<std::uint64_t> sent_in_; // the round in which bytes were sent that end a source

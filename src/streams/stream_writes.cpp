@@ -37,6 +37,7 @@ link_action stream_protocol::write_at_once(stream_write& op) {
   op.ec = {};
   op.done = op.bytes;
   op.frame_offset_ = op.taken_ = 0;
+  framed_ += op.bytes;
   ++small_under_way_;
   ++at_once_under_way_;
   sent_alone();

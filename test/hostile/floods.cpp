@@ -40,6 +40,32 @@ TEST_CASE("floods: peers that return no credits") {
   s.check();
 }
 
+TEST_CASE("floods: a closed stream's peer reports bytes that it cannot have taken") {
+  siege s;
+  {
+    std::deque<bare_peer> peers;
+    for (int i = 0; i < 4; ++i) {
+      bare_peer& p = peers.emplace_back(s.report()->bytes_port,
+                                        bare_peer::shape{.receives = 5, .longest_frame = 8192});
+      REQUIRE(p.connect(kind::stream));
+      const byte_vector payload(4000, std::byte(1));
+      for (int n = 0; n < 8; ++n) // more than comes back without credits
+        CHECK(p.send(frame(frame_type::data), payload));
+      CHECK(p.send(frame(frame_type::shutdown)));
+    }
+    for (bare_peer& p : peers) {
+      REQUIRE(p.receive(frame_type::query, std::chrono::seconds(20)));
+      frame_header lie = frame(frame_type::progress);
+      lie.immediate = 1 << 20;
+      CHECK(p.send(lie));
+      while (!p.ended() && p.receive(std::chrono::seconds(20)))
+        continue;
+      CHECK(p.ended());
+    }
+  }
+  s.check();
+}
+
 TEST_CASE("floods: data that use the receives kept for control") {
   siege s;
   for (const kind what : {kind::message, kind::stream}) {

@@ -159,6 +159,45 @@ TEST_CASE("requests beyond the backlog cost a few system calls each") {
   CHECK(asked - backlog - more <= 8 * more);
 }
 
+TEST_CASE("a full backlog has room for a connector of another source") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 2);
+  std::list<queue_pair> callers;
+  std::vector<int> ended;
+  std::uint32_t source = 1;
+  const hooks h;
+  edit_event = [&](rdma_cm_event& e) {
+    if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+      reinterpret_cast<sockaddr_in*>(rdma_get_peer_addr(e.id))->sin_addr.s_addr = htonl(source);
+  };
+  const auto connect_from = [&](std::uint32_t address) {
+    source = address;
+    const auto before = m.listener->statistics();
+    callers.emplace_back(m.io, m.pd);
+    m.initiator->async_connect(callers.back(), m.where(),
+                               [&, n = int(callers.size())](error_code ec, connection_info) {
+                                 CHECK(ec == error::rejected);
+                                 ended.push_back(n);
+                               });
+    m.until([&] {
+      const auto now = m.listener->statistics();
+      return now.waiting + now.refused_backlog > before.waiting + before.refused_backlog;
+    });
+  };
+  connect_from(1);
+  connect_from(1);
+  connect_from(2);
+  m.until([&] { return ended.size() == 1; });
+  CHECK(ended == std::vector{2});
+  connect_from(1);
+  m.until([&] { return ended.size() == 2; });
+  CHECK(ended == std::vector{2, 4});
+  CHECK(m.listener->statistics().waiting == 2);
+  CHECK(m.listener->statistics().refused_backlog == 2);
+  m.listener->close();
+  m.until([&] { return ended.size() == 4; });
+}
+
 TEST_CASE("while many ids wait to be destroyed, requests wait, too") {
   constexpr std::size_t most = detail::cm_service::most_ends, more = 3;
   std::atomic<bool> may_return = false;

@@ -12,6 +12,7 @@
 #include <boost/asio/write.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <span>
 #include <thread>
@@ -115,6 +116,34 @@ TEST_CASE("a close continues while the peer takes few bytes by functions that fi
   CHECK(ec == asio::error::eof);
   CHECK(taken == written);
   CHECK(is_pattern(got.data(), taken, 1));
+}
+
+TEST_CASE("a close ends in time though the peer takes a byte now and then") {
+  constexpr auto linger = 20ms;
+  stream_options patient;
+  patient.linger = linger;
+  two_contexts t(patient, large_receives());
+  const auto values = pattern(many, 1);
+  REQUIRE(fill(*t.a, values) > receive_room(t.b.options()));
+  t.a->close();
+  std::atomic<bool> ended = false;
+  std::thread closing([&] {
+    t.io_a->restart();
+    t.io_a->run();
+    ended = true;
+  });
+  constexpr std::size_t too_many = 5000; // 25 s
+  std::vector<std::uint8_t> rest;
+  error_code ec;
+  for (std::size_t taken = 0; !ended && taken < too_many; ++taken) {
+    char byte;
+    asio::read(t.b, asio::buffer(&byte, 1), ec);
+    std::this_thread::sleep_for(linger / 4);
+  }
+  CHECK(ended);
+  asio::read(t.b, asio::dynamic_buffer(rest), ec);
+  CHECK(ec == asio::error::connection_reset);
+  closing.join();
 }
 
 TEST_CASE("a peer is queried before a close gives up, also if the context was blocked") {

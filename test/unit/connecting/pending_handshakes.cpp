@@ -102,6 +102,22 @@ TEST_CASE("the time in which this side is busy is not the connector's") {
   CHECK(s.take(1100, 999).which == a);
 }
 
+TEST_CASE("a request gives way to one of a source that has fewer") {
+  const auto third = boost::asio::ip::make_address("10.0.0.3");
+  const auto busiest = &pending_handshakes::busiest_source;
+  CHECK(busiest({one, one}, other) == one);
+  CHECK(busiest({one, other, one}, third) == one);
+  CHECK(busiest({one, other, third, other, other}, one) == other);
+  CHECK_FALSE(busiest({one, other, third, other, other}, other)); // has the most
+  CHECK_FALSE(busiest({one, other, third, other}, one));          // which would have as many
+  CHECK_FALSE(busiest({one, other}, third));
+  CHECK_FALSE(busiest({}, one));
+  const auto a = boost::asio::ip::make_address("2001:db8:0:1::7"),
+             b = boost::asio::ip::make_address("2001:db8:0:1::8");
+  CHECK(busiest({a, b, one}, other) == pending_handshakes::source_of(a));
+  CHECK_FALSE(busiest({a, one}, b));
+}
+
 TEST_CASE("the addresses of one IPv6 network are one source") {
   const auto source = [](const char* text) {
     return pending_handshakes::source_of(boost::asio::ip::make_address(text));

@@ -158,3 +158,43 @@ TEST_CASE("grants: a region that has ended meanwhile is not handed back") {
   CHECK(!t.failure());
   t.owner.inbox.cancel(wait);
 }
+
+TEST_CASE("grants: regions wait while a peer does not take the releases of earlier ones") {
+  two t;
+  side& user = t.user;
+  a_wait wait;
+  std::uint32_t lent = 0;
+  const auto give_a_credit = [&] {
+    while (user.complete_send()) {
+    }
+    user.arrives(frame_of({.type = frame_type::credits, .credits = 1}));
+  };
+  // Gives the user a credit only if it must, for one frame. That returns the peer's credits.
+  const auto lend = [&] {
+    if (user.link.flow().with_peer() < 3)
+      give_a_credit();
+    payload_bytes payload{};
+    encode(loan_payload{.memory = {0x1000, 77, 5}, .lease = no_lease, .rights = some_rights},
+           payload);
+    user.arrives(frame_of(
+        {.type = frame_type::lent, .length = loan_payload::size, .id = 100 + lent++}, payload));
+    user.inbox.receive(wait);
+    return user.inbox.next() == &wait;
+  };
+  const std::size_t most = user.link.options().receives;
+  while (lent < 100 * most && lend())
+    user.leases.release(wait.id);
+  CHECK_FALSE(t.failure());
+  CHECK(lent > most);
+  CHECK(lent == user.frames_sent + most + 2);
+  give_a_credit();
+  CHECK(user.inbox.next() == &wait);
+  CHECK_FALSE(wait.ec);
+  SECTION("and come at the end of the connection") {
+    user.leases.release(wait.id);
+    CHECK_FALSE(lend());
+    user.stop(asio::error::connection_reset);
+    CHECK(user.inbox.next() == &wait);
+    CHECK_FALSE(wait.ec);
+  }
+}

@@ -303,6 +303,16 @@ TEST_CASE("a peer that is queried answers whether its application has taken byte
   CHECK(ask() == 0);
   t.read_direct(direct - 1);
   CHECK(ask() == 1);
+  SECTION("an answer of fewer bytes than before, or of more than were written, is a violation") {
+    const std::uint32_t answer = GENERATE(2u, 999u, 1000u, 1001u, 0xffffffffu);
+    REQUIRE(direct > 3);
+    REQUIRE(direct < 999);
+    t.a.bytes.ask();
+    t.a.run();
+    t.a.arrives(frame_of({.type = frame_type::progress, .immediate = answer}));
+    const bool possible = answer == 999 || answer == 1000;
+    CHECK(t.a.failure == (possible ? error_code() : error::protocol_violation));
+  }
   SECTION("one query is sent until it is answered") {
     t.a.bytes.ask();
     t.a.bytes.ask();

@@ -14,6 +14,7 @@
 #include "global/global_memory_impl.hpp"
 #include "link/link_transfer.hpp"
 #include "link/silent_peer.hpp"
+#include "streams/stream_impl.hpp"
 #include "streams/stream_inbox.hpp"
 
 #include <chrono>
@@ -96,6 +97,7 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
   code["stream_read_limits::read_ahead"] = text(detail::stream_read_limits().read_ahead);
   ADD(stream_options, sends);
   ADD(stream_options, linger);
+  ADD_CONSTANT(stream_impl, most_lingers);
   ADD(stream_options, read_timeout);
   ADD(stream_options, keep_alive);
   ADD(shared_receives_options, per_link);
