@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: BSL-1.0
-// A run of chaos: a server and clients of each kind in processes of their own, to which faults
+// A run of chaos: two servers and clients of each kind in processes of their own, to which faults
 // happen by a printed seed. Processes are killed and stopped, links are cut, registrations are
-// refused, the device is removed. Every byte and every count is compared; then the faults end, and
-// each client must go on.
+// refused, the device is removed. Every byte and every count is compared. Each minute the faults
+// end, and each client must go on with each server. Then the clients are ended, and the server that
+// is never killed must have no more memory, descriptors and objects of the device than after the
+// warm-up.
 #include "chaos/ledger.hpp"
+#include "chaos/usage.hpp"
 #include "device/support/long_run.hpp"
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -22,6 +26,7 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 namespace chaos {
@@ -33,6 +38,10 @@ using namespace std::chrono_literals;
 // A client makes a round within a second. Faults end within a few seconds: stopped processes,
 // retries, the server's start.
 constexpr auto longest_pause = 90s;
+constexpr auto stretch = 60s; // of faults
+// When a client has been killed, its peer notices within this time (`connection_options()`).
+constexpr auto longest_end = 4s;
+// Of a process that has clients, or is one, from its third second on.
 constexpr std::uint64_t most_growth = 64 << 20;
 constexpr std::uint64_t small_pool = 6 << 20;
 
@@ -56,15 +65,15 @@ public:
     std::fflush(stdout);
     for (std::size_t i = 0; i < processes; ++i)
       start(i);
+    go_on();
+    rest();
     const auto over = clock_type::now() + std::chrono::duration_cast<clock_type::duration>(
                                               std::chrono::duration<double>(options_.seconds));
     while (right_ && clock_type::now() < over) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50 + below(500)));
-      fault();
-      look();
+      disturb(std::min(over, clock_type::now() + stretch));
+      go_on();
+      rest();
     }
-    if (right_)
-      finish();
     summary();
     return right_;
   }
@@ -72,10 +81,27 @@ public:
 private:
   std::uint32_t below(std::uint32_t n) { return static_cast<std::uint32_t>(random_() % n); }
 
+  void disturb(clock_type::time_point until) {
+    faults_ = true;
+    for (std::size_t i = 0; i < processes; ++i)
+      if (i != kept) {
+        end(i);
+        start(i);
+      }
+    while (right_ && clock_type::now() < until) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50 + below(500)));
+      fault();
+      look();
+    }
+  }
+
   void start(std::size_t place) {
-    if (place == 0)
-      ledger_->messages_port = ledger_->bytes_port = ledger_->nodes_port = 0;
+    if (place < servers) {
+      server_entry& s = ledger_->server[place];
+      s.messages_port = s.bytes_port = s.nodes_port = 0;
+    }
     entry& e = ledger_->of[place];
+    pending_[place] = nullptr;
     e.taken = e.wanted.load();
     e.early = e.resident = 0;
     seen_[place] = {clock_type::now(), e.rounds};
@@ -83,13 +109,13 @@ private:
     std::string settings = "ASIO_RDMA_SOFT=seed=" + std::to_string(below(1000));
     if (device_has_faults_ && faults_ && below(4) == 0) {
       settings += ",fail=reg_mr:3%:enomem";
-      ++happened_["refused registrations"];
+      ++happened_["starts with some registrations refused"];
     }
     std::vector<std::string> own{settings, "CHAOS_LEDGER=" + std::to_string(ledger_.descriptor())};
     // The pool of others has room for some of their messages only.
     if (faults_ && below(4) == 0) {
       own.push_back("CHAOS_POOL=" + std::to_string(small_pool));
-      ++happened_["small pools"];
+      ++happened_["starts with a small pool"];
     }
     std::vector<char*> environment;
     for (std::string& s : own)
@@ -121,50 +147,66 @@ private:
   }
 
   void fault() {
-    const std::size_t place = below(4) == 0 ? 0 : 1 + below(clients);
-    switch (below(device_has_faults_ ? 8 : 2)) {
+    std::size_t place = below(3) == 0 ? below(servers) : servers + below(clients);
+    const std::uint32_t what = below(device_has_faults_ ? 8 : 2);
+    if (place == kept && (what == 0 || what == 5)) // a removal ends its process
+      place = 0;
+    switch (what) {
     case 0:
       ++happened_["kills"];
       end(place);
       return start(place);
     case 1:
+      if (stopped_until_[place] != clock_type::time_point())
+        return;
       ++happened_["stops"];
       ::kill(pids_[place], SIGSTOP);
       stopped_until_[place] = clock_type::now() + std::chrono::milliseconds(20 + below(3000));
       return;
     case 2:
-      ++happened_["cut links"];
-      return set(place, "drop=now");
+      set(place, "drop=now", "cut links");
+      return;
     case 3:
-      ++happened_["connections of TCP reset"];
-      return set(place, "kill=now");
+      set(place, "kill=now", "connections of TCP reset");
+      return;
     case 4:
-      ++happened_["links down for a moment"];
-      return set(place, "flap=now:" + std::to_string(10 + below(2000)) + "ms");
+      set(place, "flap=now:" + std::to_string(10 + below(2000)) + "ms", "links down for a moment");
+      return;
     case 5:
-      if (below(4) != 0)
-        return;
-      ++happened_["removals of the device"];
-      return set(place, "removal=5ms,event=now:device_fatal");
+      if (below(4) == 0)
+        set(place, "removal=5ms,event=now:device_fatal", "removals of the device");
+      return;
     case 6:
-      ++happened_["slow or failing requests"];
-      return set(place, below(2) == 0 ? "delay=request:2%:20ms" : "fail=request:0.1%:retry");
+      set(place, below(2) == 0 ? "delay=request:2%:20ms" : "fail=request:0.1%:retry",
+          "times that some requests were slow or failed");
+      return;
     default:
-      ++happened_["refused registrations"];
-      return set(place, "fail=reg_mr:10%:enomem");
+      set(place, "fail=reg_mr:10%:enomem", "times that some registrations were refused");
     }
   }
-  /// Gives a process settings of its device, if it has taken over the last ones.
-  void set(std::size_t place, const std::string& settings) {
+  /// Gives a process settings of its device, if it has taken over the last ones. They are counted
+  /// as `what` when the process has taken them over.
+  bool set(std::size_t place, const std::string& settings, const char* what = nullptr) {
     entry& e = ledger_->of[place];
     if (e.taken != e.wanted || settings.size() >= e.settings.size())
-      return;
+      return false;
+    count_taken(place);
     std::strcpy(e.settings.data(), settings.c_str());
+    pending_[place] = what;
     ++e.wanted;
+    return true;
+  }
+  void count_taken(std::size_t place) {
+    const entry& e = ledger_->of[place];
+    if (pending_[place] != nullptr && e.taken == e.wanted)
+      ++happened_[std::exchange(pending_[place], nullptr)];
   }
 
   void look() {
     for (std::size_t i = 0; i < processes && right_; ++i) {
+      if (pids_[i] == 0) // a client in a rest
+        continue;
+      count_taken(i);
       if (stopped_until_[i] != clock_type::time_point() && clock_type::now() > stopped_until_[i]) {
         ::kill(pids_[i], SIGCONT);
         stopped_until_[i] = {};
@@ -172,7 +214,7 @@ private:
       int status = 0;
       if (::waitpid(pids_[i], &status, WNOHANG) == pids_[i]) {
         pids_[i] = 0;
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != device_gone) {
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != device_gone || i == kept) {
           std::printf("status %d\n", status);
           return fail("a process has ended by itself", i);
         }
@@ -182,7 +224,7 @@ private:
       entry& e = ledger_->of[i];
       if (!test::is_sanitized && e.early != 0 && e.resident > e.early + most_growth)
         return fail("memory grows", i);
-      if (i == 0)
+      if (i < servers)
         continue;
       if (e.rounds != seen_[i].rounds)
         seen_[i] = {clock_type::now(), e.rounds};
@@ -191,24 +233,59 @@ private:
     }
   }
 
-  /// Without faults, each client must make whole rounds.
-  void finish() {
+  /// Ends the faults of all processes. Then each client must make whole rounds with each server.
+  void go_on() {
     faults_ = false;
-    for (std::size_t i = 0; i < processes; ++i) {
-      ::kill(pids_[i], SIGCONT);
-      stopped_until_[i] = {};
-      set(i, "seed=1");
-    }
-    std::uint64_t wanted[processes];
-    for (std::size_t i = 0; i < processes; ++i) {
-      wanted[i] = ledger_->of[i].rounds + 3;
+    for (std::size_t i = 0; i < processes; ++i)
+      calm(i);
+    std::uint64_t wanted[processes][servers];
+    for (std::size_t i = servers; i < processes; ++i) {
+      for (std::size_t s = 0; s < servers; ++s)
+        wanted[i][s] = ledger_->of[i].rounds_with[s] + 3;
       seen_[i].at = clock_type::now();
     }
-    for (std::size_t i = 1; i < processes && right_; ++i)
-      while (right_ && ledger_->of[i].rounds < wanted[i]) {
-        std::this_thread::sleep_for(10ms);
-        look();
-      }
+    for (std::size_t i = servers; i < processes; ++i)
+      for (std::size_t s = 0; s < servers; ++s)
+        wait("a client makes no rounds with one of the servers", i,
+             [&] { return ledger_->of[i].rounds_with[s] >= wanted[i][s]; });
+  }
+  void calm(std::size_t place) {
+    ::kill(pids_[place], SIGCONT);
+    stopped_until_[place] = {};
+    constexpr const char* what = "a process takes no settings";
+    wait(what, place, [&] { return set(place, "seed=1"); });
+    wait(what, place, [&] { return ledger_->of[place].taken == ledger_->of[place].wanted; });
+  }
+
+  /// Ends the clients. Without them the server that is never killed must have no more than when it
+  /// had none for the first time, which is at the end of the warm-up.
+  void rest() {
+    for (std::size_t i = servers; i < processes; ++i)
+      end(i);
+    const bool is_first = rests_++ == 0;
+    auto since = clock_type::now();
+    wait("the server that is never killed has more than after the warm-up", kept, [&] {
+      const usage now(ledger_->of[kept]);
+      if (now.objects != now_.objects)
+        since = clock_type::now();
+      now_ = now;
+      if (!is_first)
+        return now.is_within(first_);
+      first_ = now;
+      return clock_type::now() - since > longest_end;
+    });
+  }
+
+  /// Waits until the condition holds. If that takes too long, the run fails.
+  template <class Condition>
+  void wait(const char* what, std::size_t place, Condition&& holds) {
+    const auto end = clock_type::now() + longest_pause;
+    while (right_ && !holds()) {
+      std::this_thread::sleep_for(10ms);
+      look();
+      if (right_ && clock_type::now() > end)
+        fail(what, place);
+    }
   }
 
   void summary() {
@@ -223,6 +300,8 @@ private:
           static_cast<unsigned long long>(e.bytes), static_cast<unsigned long long>(e.reports),
           static_cast<unsigned long long>(e.resident >> 10));
     }
+    first_.print("after the warm-up");
+    now_.print("at last");
     for (const auto& [what, count] : happened_)
       std::printf("%6zu %s\n", count, what.c_str());
     std::printf("%s\n", right_ ? "all was right" : "NOT all was right");
@@ -238,6 +317,9 @@ private:
     std::uint64_t rounds = 0;
   } seen_[processes];
   std::map<std::string, std::size_t> happened_;
+  const char* pending_[processes] = {}; // the faults that `settings` of the ledger ask for
+  usage first_, now_;                   // at the first and the last rest
+  std::size_t rests_ = 0;
   // Those of the software device, which the driver has loaded as well.
   const bool device_has_faults_ = ::dlsym(RTLD_DEFAULT, "soft_set") != nullptr;
   bool faults_ = true, right_ = true;
@@ -253,7 +335,8 @@ int play(const options& o) {
     return 2;
   }
   shared_ledger shared(std::atoi(descriptor));
-  return o.role == 0 ? serve(shared) : use(shared, static_cast<std::size_t>(o.role), o.seed);
+  const auto place = static_cast<std::size_t>(o.role);
+  return place < servers ? serve(shared, place) : use(shared, place, o.seed);
 }
 
 } // namespace

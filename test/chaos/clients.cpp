@@ -35,8 +35,11 @@ private:
   asio::awaitable<void> rounds(round one) {
     asio::steady_timer pause(io);
     for (;;) {
+      const std::size_t server = (mine.rounds + mine.broken) % servers;
+      server_ = &shared->server[server];
       const bool whole = co_await (this->*one)();
       (whole ? mine.rounds : mine.broken) += 1;
+      mine.rounds_with[server] += whole;
       pause.expires_after(whole ? 1ms : 50ms);
       co_await pause.async_wait(token);
     }
@@ -71,9 +74,9 @@ private:
     if (ec)
       co_return false;
     asio_rdma::connector connector(io);
-    server_ = shared->servers;
+    starts_ = server_->starts;
     const auto [failure, info] =
-        co_await connector.async_connect(c, at(shared->messages_port), token);
+        co_await connector.async_connect(c, at(server_->messages_port), token);
     look(failure);
     if (failure)
       co_return false;
@@ -98,7 +101,7 @@ private:
     ++mine.reports;
     asio::steady_timer pause(io);
     for (int i = 0; mine.taken_one_way != wanted; ++i) {
-      if (shared->servers != server_)
+      if (server_->starts != starts_)
         co_return false;
       if (i == 60'000)
         report_wrong("messages that were reported as delivered");
@@ -144,24 +147,30 @@ private:
     if (ec)
       co_return false;
     asio_rdma::connector connector(io);
-    const auto [failure, info] = co_await connector.async_connect(s, at(shared->bytes_port), token);
+    const label l{number_, ++mine.streams, any_size() + any_size() + any_size()};
+    const std::vector<std::byte> out = bytes_of(l);
+    asio_rdma::connect_options options;
+    options.data.assign(out.begin(), out.begin() + sizeof l);
+    const auto [failure, info] =
+        co_await connector.async_connect(s, at(server_->bytes_port), options, token);
     look(failure);
     if (failure)
       co_return false;
-    const label l{number_, streams_++, any_size() + any_size() + any_size()};
-    const std::vector<std::byte> out = bytes_of(l);
-    const auto [written, read] = co_await (write(s, out) && this->read(s, l));
+    const auto [written, read] = co_await (write(s, l, out) && this->read(s, l));
     if (written && read)
       ++mine.items;
     co_return written&& read;
   }
-  asio::awaitable<bool> write(asio_rdma::stream& s, const std::vector<std::byte>& out) {
+  asio::awaitable<bool> write(asio_rdma::stream& s, const label& l,
+                              const std::vector<std::byte>& out) {
     const auto [ec, n] = co_await asio::async_write(s, asio::buffer(out), token);
     look(ec);
+    check_end(l, mine, false, ec);
     error_code not_shut;
     if (!ec)
       s.shutdown(asio::socket_base::shutdown_send, not_shut);
     if (ec || not_shut) {
+      mine.end_early(l.number);
       s.close();
       co_return false;
     }
@@ -182,8 +191,10 @@ private:
       if (back.size() > sizeof l)
         compare(l, sizeof l, std::span(back).subspan(sizeof l));
       mine.bytes += back.size();
+      check_end(l, mine, back.size() == l.bytes, ec);
       if (ec == asio::error::eof && back.size() == l.bytes)
         co_return true;
+      mine.end_early(l.number);
       s.close();
       co_return false;
     }
@@ -196,7 +207,7 @@ private:
     // The host may not have noticed the end of a node before, so each has a number of its own.
     asio_rdma::global_memory m(io, pool, static_cast<asio_rdma::node_id>(2 + below(4094)),
                                memory_options());
-    const auto [failure, host] = co_await m.async_join(at(shared->nodes_port), token);
+    const auto [failure, host] = co_await m.async_join(at(server_->nodes_port), token);
     look(failure);
     if (failure)
       co_return false;
@@ -238,8 +249,8 @@ private:
   }
 
   const std::uint32_t number_;
-  std::uint32_t streams_ = 0;
-  std::uint32_t server_ = 0; // when the connection began
+  server_entry* server_ = nullptr; // of this round
+  std::uint32_t starts_ = 0;       // of the server, when the connection began
   std::mt19937 random_;
   std::uint64_t one_way_rounds_ = random_() / 2; // the number of the last
 };

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "chaos/common.hpp"
 
+#include <algorithm>
+#include <asio_rdma_soft.h>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
+#include <filesystem>
+#include <iterator>
 
 namespace chaos {
 
@@ -39,10 +43,30 @@ void process::tick() {
   }
   pool.trim();
   mine.resident = test::resident_bytes();
+  if (&mine == &shared->of[kept])
+    count_objects();
   if (++ticks_ == 150) // three seconds
     mine.early = mine.resident.load();
   timer_.expires_after(20ms);
   timer_.async_wait([this](error_code) { tick(); });
+}
+
+void process::count_objects() {
+  static const auto get =
+      reinterpret_cast<void (*)(soft_resources*)>(::dlsym(RTLD_DEFAULT, "soft_get_resources"));
+  soft_resources r{};
+  if (get != nullptr)
+    get(&r);
+  const std::filesystem::directory_iterator all("/proc/self/fd");
+  const std::uint64_t now[] = {std::uint64_t(r.domains),
+                               std::uint64_t(r.regions),
+                               std::uint64_t(r.windows),
+                               std::uint64_t(r.completion_queues),
+                               std::uint64_t(r.shared_receive_queues),
+                               std::uint64_t(r.queue_pairs),
+                               std::uint64_t(r.ids),
+                               std::uint64_t(std::distance(begin(all), end(all)))};
+  std::copy(std::begin(now), std::end(now), mine.objects.begin());
 }
 
 } // namespace chaos

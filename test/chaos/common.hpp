@@ -59,6 +59,15 @@ inline asio_rdma::memory_pool_options pool_options() {
   return o;
 }
 
+/// Reports lost bytes of a stream. A program that ends a stream early says so in the ledger before.
+/// So unless one has, the peer's shutdown or close comes after the last byte (`basic_stream`). A
+/// process that is killed, and a connection that fails, end a stream with other errors.
+inline void check_end(const label& l, const entry& client, bool whole, const error_code& ec) {
+  const bool orderly = ec == asio::error::eof || ec == asio::error::broken_pipe;
+  if (orderly && !whole && !client.has_ended_early(l.number))
+    report_wrong("the end of a stream: bytes are missing");
+}
+
 /// A process: its context, its pool, and a timer that takes over settings.
 class process {
 public:
@@ -83,6 +92,7 @@ public:
 
 private:
   void tick();
+  void count_objects();
   asio::steady_timer timer_{io};
   std::uint32_t ticks_ = 0;
 };

@@ -14,19 +14,26 @@
 namespace chaos {
 
 enum class role : std::uint32_t { server, messages, bytes, memory };
-inline constexpr std::size_t clients = 6; ///< Two of each kind.
-inline constexpr std::size_t processes = clients + 1;
+inline constexpr std::size_t servers = 2;
+inline constexpr std::size_t kept = 1;    ///< The server that lives as long as the run.
+inline constexpr std::size_t clients = 6; ///< Two of each kind. Each uses both servers by turns.
+inline constexpr std::size_t processes = servers + clients;
 inline constexpr role role_of(std::size_t place) {
-  return place == 0 ? role::server : static_cast<role>(1 + (place - 1) % 3);
+  return place < servers ? role::server : static_cast<role>(1 + (place - servers) % 3);
 }
+
+/// Numbers of the objects that a process has on the software device, by kind, and of its open
+/// descriptors.
+inline constexpr std::size_t kinds_of_objects = 8;
 
 /// Exit statuses of the processes.
 inline constexpr int device_gone = 3; ///< The device was removed: the process is started again.
 inline constexpr int wrong = 70;      ///< A byte or a count was wrong.
 
 struct entry {
-  std::atomic<std::uint64_t> rounds{0};   ///< That have ended as they should.
-  std::atomic<std::uint64_t> broken{0};   ///< That a fault has ended.
+  std::atomic<std::uint64_t> rounds{0}; ///< That have ended as they should.
+  std::array<std::atomic<std::uint64_t>, servers> rounds_with{}; ///< Of a client: by server.
+  std::atomic<std::uint64_t> broken{0};                          ///< That a fault has ended.
   std::atomic<std::uint64_t> items{0};    ///< Messages, or operations on memory, compared.
   std::atomic<std::uint64_t> bytes{0};    ///< Compared.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes, now.
@@ -35,15 +42,30 @@ struct entry {
   /// above them, from bit 32 on, that round's number.
   std::atomic<std::uint64_t> taken_one_way{0};
   std::atomic<std::uint64_t> reports{0}; ///< One-way rounds whose close reported all as delivered.
+  std::array<std::atomic<std::uint64_t>, kinds_of_objects> objects{}; ///< Of a server.
+
+  /// Of a client: the streams that it has begun, and for its last ones the number of that which the
+  /// client's or the server's program has ended before all bytes came back.
+  std::atomic<std::uint32_t> streams{0};
+  std::array<std::atomic<std::uint32_t>, 256> ended_early{};
+  void end_early(std::uint32_t stream) { ended_early[stream % ended_early.size()] = stream; }
+  bool has_ended_early(std::uint32_t stream) const {
+    return ended_early[stream % ended_early.size()] == stream;
+  }
+
   /// Settings of the software device for the process to take over, and which of them it has taken.
   std::array<char, 120> settings{};
   std::atomic<std::uint32_t> wanted{0}, taken{0};
 };
 
+struct server_entry {
+  std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
+  std::atomic<std::uint32_t> starts{0};
+};
+
 struct ledger {
   std::array<entry, processes> of;
-  std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
-  std::atomic<std::uint32_t> servers{0}; ///< That have been started so far.
+  std::array<server_entry, servers> server;
 };
 
 using shared_ledger = test::shared_memory<ledger>;
@@ -52,7 +74,8 @@ inline std::byte byte_at(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 11 & 0xff);
 }
 
-/// Precedes the bytes of a message, and those of a stream.
+/// Precedes the bytes of a message, and those of a stream. It is also the private data of the
+/// stream's connection.
 struct label {
   std::uint32_t client = 0;
   std::uint32_t number = 0;  ///< Of the message, or of the stream.
@@ -68,7 +91,7 @@ struct label {
 void compare(const label& l, std::uint64_t at, std::span<const std::byte> bytes);
 
 /// Run the process until its driver ends it. `place`: in the ledger.
-int serve(shared_ledger& shared);
+int serve(shared_ledger& shared, std::size_t place);
 int use(shared_ledger& shared, std::size_t place, std::uint32_t seed);
 
 } // namespace chaos

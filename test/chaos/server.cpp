@@ -4,6 +4,7 @@
 
 #include <boost/asio/write.hpp>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -14,15 +15,16 @@ namespace {
 
 class server : process {
 public:
-  explicit server(shared_ledger& s) : process(s, 0) {
+  server(shared_ledger& s, std::size_t place) : process(s, place) {
     node_.host(1 << 20);
     node_.listen(test::own_endpoint());
     messages_.open(test::own_endpoint());
     bytes_.open(test::own_endpoint());
-    shared->nodes_port = node_.local_endpoint().port();
-    shared->messages_port = messages_.local_endpoint().port();
-    shared->bytes_port = bytes_.local_endpoint().port();
-    ++shared->servers;
+    server_entry& own = shared->server[place];
+    own.nodes_port = node_.local_endpoint().port();
+    own.messages_port = messages_.local_endpoint().port();
+    own.bytes_port = bytes_.local_endpoint().port();
+    ++own.starts;
     spawn(accept<asio_rdma::connection>(messages_));
     spawn(accept<asio_rdma::stream>(bytes_));
   }
@@ -49,13 +51,14 @@ private:
     look(ec);
     if (ec)
       co_return;
+    const asio_rdma::private_data data = request.info().data;
     const auto [failure, info] = co_await from.async_accept(std::move(request), object, token);
     look(failure);
     if (!failure)
-      co_await echo(object);
+      co_await echo(object, data);
   }
 
-  asio::awaitable<void> echo(asio_rdma::connection& c) {
+  asio::awaitable<void> echo(asio_rdma::connection& c, const asio_rdma::private_data&) {
     for (std::uint32_t number = 0;; ++number) {
       const auto [ec, m] = co_await c.async_receive(token);
       look(ec);
@@ -65,7 +68,7 @@ private:
       if (m.size() < sizeof l)
         report_wrong("the length of a message");
       std::memcpy(&l, m.payload.data(), sizeof l);
-      if (l.number != number || l.bytes != m.size() || l.client >= processes)
+      if (l.number != number || l.bytes != m.size() || l.client >= processes || l.client < servers)
         report_wrong("the order or the length of messages");
       compare(l, sizeof l, m.bytes().subspan(sizeof l));
       ++mine.items;
@@ -80,28 +83,43 @@ private:
     }
   }
 
-  asio::awaitable<void> echo(asio_rdma::stream& s) {
-    std::vector<std::byte> memory(65536);
+  asio::awaitable<void> echo(asio_rdma::stream& s, const asio_rdma::private_data& data) {
     label l;
+    if (data.size() < sizeof l)
+      report_wrong("the private data of a stream");
+    std::memcpy(&l, data.data(), sizeof l);
+    if (l.client < servers || l.client >= processes)
+      report_wrong("the label of a stream");
+    entry& client = shared->of[l.client];
+    std::vector<std::byte> memory(65536);
     for (std::uint64_t at = 0;;) {
-      // The label comes whole or in pieces, and it is sent back as well.
       const auto [ec, n] = co_await s.async_read_some(asio::buffer(memory), token);
       look(ec);
-      if (ec) { // a client that had a fault of its own ends early; others compare the lengths
+      if (ec) {
+        check_end(l, client, at == l.bytes, ec);
+        if (ec != asio::error::eof || at != l.bytes)
+          client.end_early(l.number);
         error_code ignored;
         s.shutdown(asio::socket_base::shutdown_send, ignored);
         co_return;
       }
+      if (at + n > l.bytes)
+        report_wrong("more bytes than were sent");
+      // The label is sent back as well.
       const std::size_t of_label = at < sizeof l ? std::min(sizeof l - at, std::uint64_t(n)) : 0;
-      if (of_label != 0)
-        std::memcpy(reinterpret_cast<char*>(&l) + at, memory.data(), of_label);
+      if (std::memcmp(data.data() + std::min(at, std::uint64_t(sizeof l)), memory.data(),
+                      of_label) != 0)
+        report_wrong("the label of a stream");
       compare(l, at + of_label, std::span(memory).first(n).subspan(of_label));
       at += n;
       mine.bytes += n;
       const auto [failure, m] =
           co_await asio::async_write(s, asio::buffer(memory.data(), n), token);
-      if (failure)
+      if (failure) {
+        check_end(l, client, false, failure);
+        client.end_early(l.number);
         co_return;
+      }
     }
   }
 
@@ -111,8 +129,8 @@ private:
 
 } // namespace
 
-int serve(shared_ledger& shared) {
-  server(shared).run();
+int serve(shared_ledger& shared, std::size_t place) {
+  server(shared, place).run();
   return 0;
 }
 
