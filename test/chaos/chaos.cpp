@@ -98,7 +98,7 @@ private:
   void start(std::size_t place) {
     if (place < servers) {
       server_entry& s = ledger_->server[place];
-      s.messages_port = s.bytes_port = s.nodes_port = 0;
+      s.messages_port = s.bytes_port = s.nodes_port = s.leases_port = 0;
     }
     entry& e = ledger_->of[place];
     pending_[place] = nullptr;
@@ -289,7 +289,7 @@ private:
   }
 
   void summary() {
-    constexpr const char* names[] = {"server", "messages", "bytes", "memory"};
+    constexpr const char* names[] = {"server", "messages", "bytes", "memory", "leases"};
     for (std::size_t i = 0; i < processes; ++i) {
       const entry& e = ledger_->of[i];
       std::printf(

@@ -25,7 +25,8 @@ public:
     const role kind = role_of(place);
     spawn(rounds(kind == role::messages ? &client::messages
                  : kind == role::bytes  ? &client::bytes
-                                        : &client::memory));
+                 : kind == role::memory ? &client::memory
+                                        : &client::leases));
   }
   using process::run;
 
@@ -51,17 +52,11 @@ private:
   asio::ip::tcp::endpoint at(std::uint32_t port) const {
     return {test::own_endpoint().address(), static_cast<std::uint16_t>(port)};
   }
-  static std::vector<std::byte> bytes_of(const label& l) {
-    std::vector<std::byte> result(l.bytes);
-    std::memcpy(result.data(), &l, sizeof l);
-    for (std::size_t i = sizeof l; i < result.size(); ++i)
-      result[i] = byte_at(l.seed(), i);
+  static asio_rdma::connect_options with(const label& l) {
+    asio_rdma::connect_options result;
+    result.data.resize(sizeof l);
+    std::memcpy(result.data.data(), &l, sizeof l);
     return result;
-  }
-  static void compare_all(const label& l, std::span<const std::byte> bytes) {
-    if (bytes.size() != l.bytes || std::memcmp(bytes.data(), &l, sizeof l) != 0)
-      report_wrong("the order or the length of what came back");
-    compare(l, sizeof l, bytes.subspan(sizeof l));
   }
 
   // --- Messages
@@ -149,10 +144,8 @@ private:
     asio_rdma::connector connector(io);
     const label l{number_, ++mine.streams, any_size() + any_size() + any_size()};
     const std::vector<std::byte> out = bytes_of(l);
-    asio_rdma::connect_options options;
-    options.data.assign(out.begin(), out.begin() + sizeof l);
     const auto [failure, info] =
-        co_await connector.async_connect(s, at(server_->bytes_port), options, token);
+        co_await connector.async_connect(s, at(server_->bytes_port), with(l), token);
     look(failure);
     if (failure)
       co_return false;
@@ -246,6 +239,23 @@ private:
     const auto [not_freed] = co_await m.async_free(place, token);
     const auto [block_not_freed] = co_await m.async_free(block, token);
     co_return !not_freed && !block_not_freed;
+  }
+
+  // --- Leases
+
+  asio::awaitable<bool> leases() {
+    asio_rdma::connection c(io);
+    error_code ec;
+    c.open(pool, connection_options(), ec);
+    look(ec);
+    if (ec)
+      co_return false;
+    asio_rdma::connector connector(io);
+    const label l{number_, below(1U << 31), any_size()};
+    const auto [failure, info] =
+        co_await connector.async_connect(c, at(server_->leases_port), with(l), token);
+    look(failure);
+    co_return !failure && co_await borrow(*this, c, l);
   }
 
   const std::uint32_t number_;

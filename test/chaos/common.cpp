@@ -5,6 +5,7 @@
 #include <asio_rdma_soft.h>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <dlfcn.h>
 #include <filesystem>
 #include <iterator>
@@ -21,6 +22,20 @@ void compare(const label& l, std::uint64_t at, std::span<const std::byte> bytes)
   for (const std::byte b : bytes)
     if (b != byte_at(l.seed(), at++))
       report_wrong("a byte");
+}
+
+std::vector<std::byte> bytes_of(const label& l) {
+  std::vector<std::byte> result(l.bytes);
+  std::memcpy(result.data(), &l, sizeof l);
+  for (std::size_t i = sizeof l; i < result.size(); ++i)
+    result[i] = byte_at(l.seed(), i);
+  return result;
+}
+
+void compare_all(const label& l, std::span<const std::byte> bytes) {
+  if (bytes.size() != l.bytes || std::memcmp(bytes.data(), &l, sizeof l) != 0)
+    report_wrong("the label or the length of bytes");
+  compare(l, sizeof l, bytes.subspan(sizeof l));
 }
 
 process::process(shared_ledger& s, std::size_t place) : shared(s), mine(s->of[place]) {

@@ -35,6 +35,7 @@ inline asio_rdma::connection_options connection_options() {
   asio_rdma::connection_options o;
   o.keep_alive = 1s;
   o.read_timeout = 3s;
+  o.remote_memory.bytes = 1 << 20;
   return o;
 }
 inline asio_rdma::stream_options stream_options() {
@@ -96,5 +97,10 @@ private:
   asio::steady_timer timer_{io};
   std::uint32_t ticks_ = 0;
 };
+
+/// The two sides of a round of leases. `l`: the client's private data. Returns whether the round is
+/// whole.
+asio::awaitable<bool> borrow(process& p, asio_rdma::connection& c, const label& l);
+asio::awaitable<void> lend(process& p, asio_rdma::connection& c, const label& l);
 
 } // namespace chaos

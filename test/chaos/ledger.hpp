@@ -10,16 +10,17 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 namespace chaos {
 
-enum class role : std::uint32_t { server, messages, bytes, memory };
+enum class role : std::uint32_t { server, messages, bytes, memory, leases };
 inline constexpr std::size_t servers = 2;
 inline constexpr std::size_t kept = 1;    ///< The server that lives as long as the run.
-inline constexpr std::size_t clients = 6; ///< Two of each kind. Each uses both servers by turns.
+inline constexpr std::size_t clients = 8; ///< Two of each kind. Each uses both servers by turns.
 inline constexpr std::size_t processes = servers + clients;
 inline constexpr role role_of(std::size_t place) {
-  return place < servers ? role::server : static_cast<role>(1 + (place - servers) % 3);
+  return place < servers ? role::server : static_cast<role>(1 + (place - servers) % 4);
 }
 
 /// Numbers of the objects that a process has on the software device, by kind, and of its open
@@ -59,7 +60,7 @@ struct entry {
 };
 
 struct server_entry {
-  std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0};
+  std::atomic<std::uint32_t> messages_port{0}, bytes_port{0}, nodes_port{0}, leases_port{0};
   std::atomic<std::uint32_t> starts{0};
 };
 
@@ -74,11 +75,11 @@ inline std::byte byte_at(std::uint64_t seed, std::uint64_t i) {
   return static_cast<std::byte>((i * 2654435761u + seed * 40503u) >> 11 & 0xff);
 }
 
-/// Precedes the bytes of a message, and those of a stream. It is also the private data of the
-/// stream's connection.
+/// Precedes the bytes of a message, of a stream, and of leased memory. It is also the private data
+/// of the connections of the latter two.
 struct label {
   std::uint32_t client = 0;
-  std::uint32_t number = 0;  ///< Of the message, or of the stream.
+  std::uint32_t number = 0;  ///< Of the message, the stream, or the round.
   std::uint64_t bytes = 0;   ///< With the label.
   std::uint64_t one_way = 0; ///< Of a message that is not sent back: the number of its round.
   std::uint64_t seed() const { return client * 1000003ull + number; }
@@ -87,6 +88,11 @@ struct label {
 /// Ends the process because something was not as it was sent.
 [[noreturn]] void report_wrong(const char* what);
 
+/// The label, and the bytes that follow it.
+std::vector<std::byte> bytes_of(const label& l);
+
+/// Compares all of them.
+void compare_all(const label& l, std::span<const std::byte> bytes);
 /// Compares bytes from `at` on, counted from the label.
 void compare(const label& l, std::uint64_t at, std::span<const std::byte> bytes);
 

@@ -20,13 +20,16 @@ public:
     node_.listen(test::own_endpoint());
     messages_.open(test::own_endpoint());
     bytes_.open(test::own_endpoint());
+    leases_.open(test::own_endpoint());
     server_entry& own = shared->server[place];
     own.nodes_port = node_.local_endpoint().port();
     own.messages_port = messages_.local_endpoint().port();
     own.bytes_port = bytes_.local_endpoint().port();
+    own.leases_port = leases_.local_endpoint().port();
     ++own.starts;
     spawn(accept<asio_rdma::connection>(messages_));
     spawn(accept<asio_rdma::stream>(bytes_));
+    spawn(accept<asio_rdma::connection>(leases_));
   }
   using process::run;
 
@@ -54,11 +57,26 @@ private:
     const asio_rdma::private_data data = request.info().data;
     const auto [failure, info] = co_await from.async_accept(std::move(request), object, token);
     look(failure);
-    if (!failure)
-      co_await echo(object, data);
+    if (failure)
+      co_return;
+    if constexpr (std::same_as<Object, asio_rdma::stream>)
+      co_await echo(object, label_of(data));
+    else if (&from == &leases_)
+      co_await lend(*this, object, label_of(data));
+    else
+      co_await echo(object);
   }
 
-  asio::awaitable<void> echo(asio_rdma::connection& c, const asio_rdma::private_data&) {
+  static label label_of(const asio_rdma::private_data& data) {
+    label l;
+    if (data.size() >= sizeof l)
+      std::memcpy(&l, data.data(), sizeof l);
+    if (l.client < servers || l.client >= processes || l.bytes < sizeof l)
+      report_wrong("the private data of a connection");
+    return l;
+  }
+
+  asio::awaitable<void> echo(asio_rdma::connection& c) {
     for (std::uint32_t number = 0;; ++number) {
       const auto [ec, m] = co_await c.async_receive(token);
       look(ec);
@@ -83,13 +101,7 @@ private:
     }
   }
 
-  asio::awaitable<void> echo(asio_rdma::stream& s, const asio_rdma::private_data& data) {
-    label l;
-    if (data.size() < sizeof l)
-      report_wrong("the private data of a stream");
-    std::memcpy(&l, data.data(), sizeof l);
-    if (l.client < servers || l.client >= processes)
-      report_wrong("the label of a stream");
+  asio::awaitable<void> echo(asio_rdma::stream& s, const label& l) {
     entry& client = shared->of[l.client];
     std::vector<std::byte> memory(65536);
     for (std::uint64_t at = 0;;) {
@@ -107,8 +119,8 @@ private:
         report_wrong("more bytes than were sent");
       // The label is sent back as well.
       const std::size_t of_label = at < sizeof l ? std::min(sizeof l - at, std::uint64_t(n)) : 0;
-      if (std::memcmp(data.data() + std::min(at, std::uint64_t(sizeof l)), memory.data(),
-                      of_label) != 0)
+      if (std::memcmp(reinterpret_cast<const char*>(&l) + std::min(at, std::uint64_t(sizeof l)),
+                      memory.data(), of_label) != 0)
         report_wrong("the label of a stream");
       compare(l, at + of_label, std::span(memory).first(n).subspan(of_label));
       at += n;
@@ -123,7 +135,7 @@ private:
     }
   }
 
-  asio_rdma::acceptor messages_{io}, bytes_{io};
+  asio_rdma::acceptor messages_{io}, bytes_{io}, leases_{io};
   asio_rdma::global_memory node_{io, pool, server_node, memory_options()};
 };
 
