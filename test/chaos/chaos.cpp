@@ -260,6 +260,8 @@ private:
   /// Ends the clients. Without them the server that is never killed must have no more than when it
   /// had none for the first time, which is at the end of the warm-up.
   void rest() {
+    if (!right_)
+      return;
     for (std::size_t i = servers; i < processes; ++i)
       end(i);
     const bool is_first = rests_++ == 0;
@@ -289,19 +291,23 @@ private:
   }
 
   void summary() {
-    constexpr const char* names[] = {"server", "messages", "bytes", "memory", "leases"};
+    constexpr const char* names[] = {"killed server", "kept server", "messages",
+                                     "bytes",         "memory",      "leases"};
     for (std::size_t i = 0; i < processes; ++i) {
       const entry& e = ledger_->of[i];
       std::printf(
-          "%-8s %8llu rounds, %6llu broken by faults, %9llu items, %12llu bytes compared, "
+          "%-13s %8llu rounds, %6llu broken by faults, %9llu items, %12llu bytes compared, "
           "%6llu reports of delivery, %5llu KiB resident\n",
-          names[static_cast<std::size_t>(role_of(i))], static_cast<unsigned long long>(e.rounds),
-          static_cast<unsigned long long>(e.broken), static_cast<unsigned long long>(e.items),
-          static_cast<unsigned long long>(e.bytes), static_cast<unsigned long long>(e.reports),
+          names[i < servers ? i : servers - 1 + static_cast<std::size_t>(role_of(i))],
+          static_cast<unsigned long long>(e.rounds), static_cast<unsigned long long>(e.broken),
+          static_cast<unsigned long long>(e.items), static_cast<unsigned long long>(e.bytes),
+          static_cast<unsigned long long>(e.reports),
           static_cast<unsigned long long>(e.resident >> 10));
     }
-    first_.print("after the warm-up");
-    now_.print("at last");
+    if (rests_ != 0) {
+      first_.print("after the warm-up");
+      now_.print("at last");
+    }
     for (const auto& [what, count] : happened_)
       std::printf("%6zu %s\n", count, what.c_str());
     std::printf("%s\n", right_ ? "all was right" : "NOT all was right");
