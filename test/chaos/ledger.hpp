@@ -49,9 +49,14 @@ struct entry {
   /// client's or the server's program has ended before all bytes came back.
   std::atomic<std::uint32_t> streams{0};
   std::array<std::atomic<std::uint32_t>, 256> ended_early{};
-  void end_early(std::uint32_t stream) { ended_early[stream % ended_early.size()] = stream; }
+  void end_early(std::uint32_t stream) {
+    auto& last = ended_early[stream % ended_early.size()];
+    for (std::uint32_t n = last; n < stream && !last.compare_exchange_weak(n, stream);) {
+    }
+  }
+  /// Also true if that is not known any more.
   bool has_ended_early(std::uint32_t stream) const {
-    return ended_early[stream % ended_early.size()] == stream;
+    return ended_early[stream % ended_early.size()] >= stream;
   }
 
   /// Settings of the software device for the process to take over, and which of them it has taken.
