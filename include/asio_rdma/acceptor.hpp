@@ -195,16 +195,15 @@ public:
   /// ::) for all devices. With port 0 the system chooses the port. At most `backlog` requests wait
   /// to be accepted. Further ones are rejected, or in their place those of an address that has
   /// more. Peers that connect at the same time all count, even if they are accepted one after the
-  /// other. A request that its connector has abandoned
-  /// makes room for another one if the device reports that (siw does not). A request that is lost
-  /// in the kernel ends with the connector's timeout at the latest. `acceptor_options` has further
-  /// limits of what connectors can cost. Errors: `already_open`, `invalid_argument` if no handshake
-  /// may be under way or the patience is negative, `address_in_use`, `error::no_gid` if no RDMA
-  /// device has the address, `error::loopback_address`, `access_denied` for a privileged port, or
-  /// the system's. Without an RDMA device: `error::no_device`. If the process cannot use a device
-  /// or the connection manager: `error::device_permission`, `error::device_file_missing`,
-  /// `error::module_missing` or `error::provider_missing`; the message names the file, the module
-  /// or the device.
+  /// other. A request that its connector has abandoned makes room for another one if the device
+  /// reports that (siw does not). A request that is lost in the kernel ends with the connector's
+  /// timeout at the latest. `acceptor_options` has further limits of what connectors can cost.
+  /// Errors: `already_open`, `invalid_argument` if no handshake may be under way or the patience is
+  /// negative, `address_in_use`, `error::no_gid` if no RDMA device has the address,
+  /// `error::loopback_address`, `access_denied` for a privileged port, or the system's. Without an
+  /// RDMA device: `error::no_device`. If the process cannot use a device or the connection manager:
+  /// `error::device_permission`, `error::device_file_missing`, `error::module_missing` or
+  /// `error::provider_missing`; the message names the file, the module or the device.
   void open(const endpoint_type& endpoint, const acceptor_options& options, error_code& ec) {
     detail::open_object(impl_, ec, [&] {
       return detail::open_acceptor(io_.context(), io_.get(), endpoint, options, ec);
