@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What the server that is never killed has while it has no clients.
+// Memory, descriptors and objects of the server that is never killed, while it has no clients.
 #pragma once
 
 #include "chaos/ledger.hpp"
