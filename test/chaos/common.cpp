@@ -60,6 +60,7 @@ void process::tick() {
   mine.resident = test::resident_bytes();
   if (&mine == &shared->of[kept])
     count_objects();
+  ++mine.ticks;
   if (++ticks_ == 150) // three seconds
     mine.early = mine.resident.load();
   timer_.expires_after(20ms);
