@@ -270,7 +270,8 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
       tallies_->under_way.allow(now - look_at_);
     look_at_ = at_no_time;
     auto next = at_no_time;
-    for (std::size_t more = service_.ends_pile_up() ? 0 : requests_.size(); more != 0; --more) {
+    const bool ids_first = service_.ends_pile_up();
+    for (std::size_t more = ids_first ? 0 : requests_.size(); more != 0; --more) {
       auto overdue = tallies_->under_way.take_overdue(now, requests_.size(), patience_);
       next = overdue.next;
       if (!overdue.which)
@@ -279,7 +280,7 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
       left.silent.push_back(std::move(overdue.which));
     }
     // A handshake that ends does not report that, as the end may have locked anything.
-    if (!waiting_.empty())
+    if (!waiting_.empty() || ids_first)
       next = std::min(next, now + pause);
     if (next == at_no_time)
       return;

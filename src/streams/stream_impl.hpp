@@ -129,6 +129,7 @@ private:
   void wait_anew() noexcept;
   bool waits_for_answer() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
+  void count_wait(protocol_clock::time_point now) noexcept;
   bool has_time_to_close() const noexcept;
   std::uint64_t signs_of_peer() const noexcept;
   bool may_progress(protocol_clock::time_point now) const noexcept;

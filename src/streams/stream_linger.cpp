@@ -65,6 +65,13 @@ bool stream_impl::has_time_to_close() const noexcept {
   return waited_ < std::chrono::duration<double>(stream_options_.linger) * double(lingers);
 }
 
+// A wait of a closed stream has ended. It counts for two lingers at most, however long the context
+// was blocked.
+void stream_impl::count_wait(protocol_clock::time_point now) noexcept {
+  if (closed_ && waits_)
+    waited_ += std::min<protocol_clock::duration>(now - *waits_, 2 * patience());
+}
+
 // A peer that takes other bytes may still owe the answer. When a closed stream has had its time,
 // the peer gives no further sign.
 std::uint64_t stream_impl::signs_of_peer() const noexcept {
@@ -102,8 +109,7 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   } else {
     const auto now = protocol_clock::now();
     if (!waits_ || signs_of_peer() != signs_) {
-      if (waits_ && closed_) // without time in which the context was blocked
-        waited_ += std::min<protocol_clock::duration>(now - *waits_, 2 * patience());
+      count_wait(now);
       waits_ = now;
       asked_.reset();
     }
@@ -135,12 +141,14 @@ void stream_impl::look() {
   looking_ = false;
   if (!waits_ || !asked_ || signs_of_peer() != signs_)
     return;
+  const auto now = protocol_clock::now();
   const auto limit = patience();
-  const auto waited = protocol_clock::now() - *asked_;
+  const auto waited = now - *asked_;
   if (waited < limit) // the wait has begun anew
     return;
-  if (waited >
-      limit + std::max(limit / 2, late)) // the context was blocked: the signs may be unread
+  count_wait(now);
+  // If the context was blocked, the signs may be unread.
+  if (waited > limit + std::max(limit / 2, late) && (!closed_ || has_time_to_close()))
     waits_.reset();
   else if (closed_ || bytes_->withdrawing())
     link_.fail(asio::error::timed_out);
