@@ -53,12 +53,17 @@ bool good_clients::passed(std::uint64_t began, const error_code& ec, const char*
   return !ec;
 }
 
+bool good_clients::connected(std::uint64_t began, const error_code& ec, const char* what) {
+  longest_connect_ = std::max<std::uint64_t>(longest_connect_, victim_->ticks - began);
+  return passed(began, ec, what);
+}
+
 asio::awaitable<void> good_clients::messages() {
   for (; !over_; ++rounds_[0]) {
     asio_rdma::connection c(io_, pool_);
     std::uint64_t began = victim_->ticks;
     const auto [ec, info] = co_await connector_.async_connect(c, at(victim_->messages_port), token);
-    if (!passed(began, ec, "connect"))
+    if (!connected(began, ec, "connect"))
       co_return;
     for (const std::size_t bytes :
          {std::size_t(100), std::size_t(7000), std::size_t(50'000), std::size_t(300'000)}) {
@@ -83,7 +88,7 @@ asio::awaitable<void> good_clients::bytes() {
     asio_rdma::stream s(io_, pool_);
     std::uint64_t began = victim_->ticks;
     const auto [ec, info] = co_await connector_.async_connect(s, at(victim_->bytes_port), token);
-    if (!passed(began, ec, "connect a stream"))
+    if (!connected(began, ec, "connect a stream"))
       co_return;
     std::vector<std::uint8_t> back(out.size());
     began = victim_->ticks;

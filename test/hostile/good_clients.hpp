@@ -28,7 +28,9 @@ public:
   std::uint64_t rounds() const noexcept;
   /// The longest wait for one operation, in ticks of the victim.
   std::uint64_t longest_wait() const noexcept { return longest_; }
-  void forget_waits() noexcept { longest_ = 0; }
+  /// The same for the connections alone.
+  std::uint64_t longest_connect() const noexcept { return longest_connect_; }
+  void forget_waits() noexcept { longest_ = longest_connect_ = 0; }
   /// The first error; empty if there was none.
   std::string failure() const;
 
@@ -38,6 +40,7 @@ private:
   asio::awaitable<void> memory();
   /// Whether an operation that began at the tick `began` has succeeded.
   bool passed(std::uint64_t began, const error_code& ec, const char* what);
+  bool connected(std::uint64_t began, const error_code& ec, const char* what);
   asio::ip::tcp::endpoint at(std::uint32_t port) const;
 
   shared_report& victim_;
@@ -47,7 +50,7 @@ private:
   connector connector_{io_};
   global_memory node_{io_, pool_, guest_id};
   std::atomic<std::uint64_t> rounds_[3] = {};
-  std::atomic<std::uint64_t> longest_{0};
+  std::atomic<std::uint64_t> longest_{0}, longest_connect_{0};
   std::atomic<bool> over_{false};
   mutable std::mutex mutex_;
   std::string failure_;

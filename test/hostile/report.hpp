@@ -28,6 +28,7 @@ struct hostile_report {
   std::atomic<std::uint64_t> turned_away{0}; ///< Requests for which an object could not be opened.
   std::atomic<std::uint64_t> locked{0};      ///< Acquisitions of the lock that no peer attacks.
   std::atomic<std::uint64_t> borrowed{0};    ///< Requests for a peer's memory that have ended.
+  std::atomic<std::uint64_t> fatal{0};       ///< Connections that ended with `queue_pair_fatal`.
   /// The longest times between two ticks, without the time in which the machine did not run the
   /// process: of the context's thread on a processor, and of the clock.
   std::atomic<std::uint64_t> busy_ns{0}, gap_ns{0};

@@ -14,7 +14,9 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t most_growth = 16 << 20;
-constexpr std::uint64_t longest_wait = 1s / hostile_report::tick; // in ticks
+// In ticks.
+constexpr std::uint64_t longest_wait = 1s / hostile_report::tick;
+constexpr std::uint64_t longest_connect = 500ms / hostile_report::tick;
 constexpr auto longest_busy = 100ms, longest_gap = 1000ms;
 // Sanitizers slow the library down.
 constexpr int slower = is_sanitized ? 5 : 1;
@@ -83,9 +85,12 @@ void siege::check() {
   WARN("resident " << (resident_ >> 10) << " KiB, then " << (growth >> 10) << " KiB more; busy for "
                    << report_->busy_ns / 1000 << " us at most, between two ticks "
                    << report_->gap_ns / 1000 << " us; longest wait "
-                   << clients_->longest_wait() * hostile_report::tick.count() << " ms");
+                   << clients_->longest_wait() * hostile_report::tick.count()
+                   << " ms, to be connected "
+                   << clients_->longest_connect() * hostile_report::tick.count() << " ms");
   CHECK((is_sanitized || growth <= most_growth));
   CHECK(clients_->longest_wait() <= longest_wait);
+  CHECK(clients_->longest_connect() <= longest_connect);
   CHECK(report_->busy_ns <= in_ns(longest_busy * busier()));
   CHECK(report_->gap_ns <= in_ns(longest_gap * slower));
   CHECK(report_->damaged == 0);

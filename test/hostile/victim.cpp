@@ -197,6 +197,7 @@ private:
   asio::awaitable<void> echo(std::shared_ptr<asio_rdma::connection> c) {
     for (;;) {
       auto [ec, m] = co_await c->async_receive(token);
+      report_->fatal += ec == error::queue_pair_fatal ? 1U : 0U;
       if (ec)
         co_return;
       if (m.text().starts_with(borrow_command))
