@@ -78,7 +78,7 @@ acceptor_impl::request_to_reject(const cm_connection& newcomer) noexcept {
     for (const auto& r : requests_)
       connectors.push_back(r->connector().address());
     const auto busiest =
-        pending_handshakes::busiest_source(connectors, newcomer.connector().address());
+        pending_handshakes::busiest_source(std::move(connectors), newcomer.connector().address());
     if (busiest)
       for (auto i = requests_.end(); i != requests_.begin();)
         if (pending_handshakes::source_of((*--i)->connector().address()) == *busiest)

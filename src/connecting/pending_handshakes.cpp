@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 namespace asio_rdma::detail {
 
@@ -15,14 +16,11 @@ asio::ip::address pending_handshakes::source_of(const asio::ip::address& connect
 }
 
 std::optional<asio::ip::address>
-pending_handshakes::busiest_source(const std::vector<asio::ip::address>& connectors,
+pending_handshakes::busiest_source(std::vector<asio::ip::address> connectors,
                                    const asio::ip::address& newcomer) {
-  std::vector<asio::ip::address> sources(connectors.size());
-  std::transform(connectors.begin(), connectors.end(), sources.begin(), &source_of);
-  const auto count = [&](const asio::ip::address& of) {
-    return std::count(sources.begin(), sources.end(), of);
-  };
-  std::ptrdiff_t most = count(source_of(newcomer));
+  std::vector<asio::ip::address> sources = std::move(connectors);
+  std::transform(sources.begin(), sources.end(), sources.begin(), &source_of);
+  std::ptrdiff_t most = std::count(sources.begin(), sources.end(), source_of(newcomer));
   if (2 * most >= static_cast<std::ptrdiff_t>(sources.size())) // as in a flood of one source
     return {};
   std::optional<asio::ip::address> result;

@@ -30,9 +30,8 @@ public:
 
   /// The source of most of these connectors; none if no other source has more of them than that of
   /// `newcomer`, itself included. Throws `std::bad_alloc`.
-  static std::optional<asio::ip::address>
-  busiest_source(const std::vector<asio::ip::address>& connectors,
-                 const asio::ip::address& newcomer);
+  static std::optional<asio::ip::address> busiest_source(std::vector<asio::ip::address> connectors,
+                                                         const asio::ip::address& newcomer);
 
   /// The sources of the handshakes under way.
   class sources {

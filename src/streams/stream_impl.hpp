@@ -130,7 +130,7 @@ private:
   bool waits_for_answer() const noexcept;
   std::chrono::milliseconds patience() const noexcept;
   void count_wait(protocol_clock::time_point now) noexcept;
-  bool has_time_to_close() const noexcept;
+  bool has_time() const noexcept;
   std::uint64_t signs_of_peer() const noexcept;
   bool may_progress(protocol_clock::time_point now) const noexcept;
   void look();

@@ -59,7 +59,9 @@ std::chrono::milliseconds stream_impl::patience() const noexcept {
 
 // A closed stream is work of the context that the program cannot end. So a peer must not only take
 // some bytes from time to time, but many in all.
-bool stream_impl::has_time_to_close() const noexcept {
+bool stream_impl::has_time() const noexcept {
+  if (!closed_)
+    return true;
   const std::uint64_t lingers =
       most_lingers + (bytes_->framed() - framed_before_close_) / bytes_of_linger;
   return waited_ < std::chrono::duration<double>(stream_options_.linger) * double(lingers);
@@ -75,7 +77,7 @@ void stream_impl::count_wait(protocol_clock::time_point now) noexcept {
 // A peer that takes other bytes may still owe the answer. When a closed stream has had its time,
 // the peer gives no further sign.
 std::uint64_t stream_impl::signs_of_peer() const noexcept {
-  if (closed_ && !has_time_to_close())
+  if (!has_time())
     return signs_;
   return waits_for_answer() ? bytes_->answered() : bytes_->taken();
 }
@@ -148,7 +150,7 @@ void stream_impl::look() {
     return;
   count_wait(now);
   // If the context was blocked, the signs may be unread.
-  if (waited > limit + std::max(limit / 2, late) && (!closed_ || has_time_to_close()))
+  if (waited > limit + std::max(limit / 2, late) && has_time())
     waits_.reset();
   else if (closed_ || bytes_->withdrawing())
     link_.fail(asio::error::timed_out);

@@ -319,7 +319,7 @@ link_part::disposition stream_protocol::on_frame(const frame_header& header,
 
 // The peer's application has taken so many bytes (modulo 2^32), of those that it has.
 bool stream_protocol::on_progress(std::uint32_t bytes) noexcept {
-  const std::uint32_t more = bytes - std::exchange(answer_, bytes);
+  const std::uint32_t more = bytes - static_cast<std::uint32_t>(reported_);
   if (more > framed_ + offered_ - reported_)
     return false;
   reported_ += more;

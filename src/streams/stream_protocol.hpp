@@ -285,7 +285,6 @@ private:
   std::uint32_t at_once_under_way_ = 0; // those of them that need no block
   std::uint64_t taken_ = 0, answered_ = 0;
   enum class question { none, due, asked } question_ = question::none;
-  std::uint32_t answer_ = 0; // the last answer: the bytes that the peer has taken
   // Bytes of this side in frames, in offers, and taken according to the peer's answers.
   std::uint64_t framed_ = 0, offered_ = 0, reported_ = 0;
   enum class idle_wait { none, due, asked } idle_ = idle_wait::none;

@@ -59,21 +59,27 @@ private:
     return result;
   }
 
-  // --- Messages
-
-  asio::awaitable<bool> messages() {
-    asio_rdma::connection c(io);
+  /// Opens the object and connects it.
+  template <class Object, class Options>
+  asio::awaitable<bool> connect(Object& object, const Options& options, std::uint32_t port,
+                                const asio_rdma::connect_options& how = {}) {
     error_code ec;
-    c.open(pool, connection_options(), ec);
+    object.open(pool, options, ec);
     look(ec);
     if (ec)
       co_return false;
     asio_rdma::connector connector(io);
-    starts_ = server_->starts;
-    const auto [failure, info] =
-        co_await connector.async_connect(c, at(server_->messages_port), token);
+    const auto [failure, info] = co_await connector.async_connect(object, at(port), how, token);
     look(failure);
-    if (failure)
+    co_return !failure;
+  }
+
+  // --- Messages
+
+  asio::awaitable<bool> messages() {
+    asio_rdma::connection c(io);
+    starts_ = server_->starts;
+    if (!co_await connect(c, connection_options(), server_->messages_port))
       co_return false;
     std::vector<label> all(20 + below(100));
     const std::uint64_t one_way = below(3) == 0 ? ++one_way_rounds_ : 0;
@@ -136,18 +142,9 @@ private:
 
   asio::awaitable<bool> bytes() {
     asio_rdma::stream s(io);
-    error_code ec;
-    s.open(pool, stream_options(), ec);
-    look(ec);
-    if (ec)
-      co_return false;
-    asio_rdma::connector connector(io);
     const label l{number_, ++mine.streams, any_size() + any_size() + any_size()};
     const std::vector<std::byte> out = bytes_of(l);
-    const auto [failure, info] =
-        co_await connector.async_connect(s, at(server_->bytes_port), with(l), token);
-    look(failure);
-    if (failure)
+    if (!co_await connect(s, stream_options(), server_->bytes_port, with(l)))
       co_return false;
     const auto [written, read] = co_await (write(s, l, out) && this->read(s, l));
     if (written && read)
@@ -245,17 +242,9 @@ private:
 
   asio::awaitable<bool> leases() {
     asio_rdma::connection c(io);
-    error_code ec;
-    c.open(pool, connection_options(), ec);
-    look(ec);
-    if (ec)
-      co_return false;
-    asio_rdma::connector connector(io);
     const label l{number_, below(1U << 31), any_size()};
-    const auto [failure, info] =
-        co_await connector.async_connect(c, at(server_->leases_port), with(l), token);
-    look(failure);
-    co_return !failure && co_await borrow(*this, c, l);
+    co_return co_await connect(c, connection_options(), server_->leases_port, with(l)) &&
+        co_await borrow(*this, c, l);
   }
 
   const std::uint32_t number_;

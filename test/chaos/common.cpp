@@ -40,6 +40,7 @@ void compare_all(const label& l, std::span<const std::byte> bytes) {
 
 process::process(shared_ledger& s, std::size_t place) : shared(s), mine(s->of[place]) {
   mine.early = mine.resident = 0;
+  mine.ticks = 0;
   tick();
 }
 
@@ -60,8 +61,7 @@ void process::tick() {
   mine.resident = test::resident_bytes();
   if (&mine == &shared->of[kept])
     count_objects();
-  ++mine.ticks;
-  if (++ticks_ == 150) // three seconds
+  if (++mine.ticks == 150) // three seconds
     mine.early = mine.resident.load();
   timer_.expires_after(20ms);
   timer_.async_wait([this](error_code) { tick(); });

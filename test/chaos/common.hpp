@@ -95,7 +95,6 @@ private:
   void tick();
   void count_objects();
   asio::steady_timer timer_{io};
-  std::uint32_t ticks_ = 0;
 };
 
 /// The two sides of a round of leases. `l`: the client's private data. Returns whether the round is

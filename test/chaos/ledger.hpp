@@ -37,7 +37,7 @@ struct entry {
   std::atomic<std::uint64_t> broken{0};                          ///< That a fault has ended.
   std::atomic<std::uint64_t> items{0};    ///< Messages, or operations on memory, compared.
   std::atomic<std::uint64_t> bytes{0};    ///< Compared.
-  std::atomic<std::uint32_t> ticks{0};    ///< Of its timer, each 20 ms.
+  std::atomic<std::uint32_t> ticks{0};    ///< Of the process's timer, each 20 ms.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes, now.
   std::atomic<std::uint64_t> early{0};    ///< Bytes, when the process had worked for some seconds.
   /// Of a client: the messages of its last one-way round that the server's program has taken, and

@@ -39,13 +39,38 @@ std::size_t fill(stream& s, const std::vector<std::uint8_t>& values) {
   return written;
 }
 
+stream_options patient_for(std::chrono::milliseconds linger) {
+  stream_options o;
+  o.linger = linger;
+  return o;
+}
+
+/// Two streams, of which `a` has written more than the receives of `b` take. `close` closes `a`,
+/// whose context a thread then runs.
+struct written_ahead : two_contexts {
+  explicit written_ahead(std::chrono::milliseconds linger)
+      : two_contexts(patient_for(linger), large_receives()), written(fill(*a, values)) {
+    REQUIRE(written > receive_room(b.options()));
+  }
+  std::thread close() {
+    a->close();
+    return std::thread([this] {
+      io_a->restart();
+      io_a->run();
+      ended = true;
+    });
+  }
+
+  const std::vector<std::uint8_t> values = pattern(many, 1);
+  const std::size_t written;
+  std::atomic<bool> ended = false; ///< The context has no work left.
+};
+
 } // namespace
 
 TEST_CASE("a close continues as long as the peer takes few of the bytes that it has") {
   constexpr auto linger = 1000ms;
-  stream_options patient;
-  patient.linger = linger;
-  stream_pair t(patient, large_receives());
+  stream_pair t(patient_for(linger), large_receives());
   const auto values = pattern(many, 1);
   const std::size_t written = fill(t.a, values);
   REQUIRE(written > receive_room(t.b.options()));
@@ -83,20 +108,11 @@ TEST_CASE("a close continues as long as the peer takes few of the bytes that it 
 
 TEST_CASE("a close continues while the peer takes few bytes by functions that find some at once") {
   constexpr auto linger = 500ms;
-  stream_options patient;
-  patient.linger = linger;
-  two_contexts t(patient, large_receives());
+  written_ahead t(linger);
   const bool blocking = GENERATE(true, false);
   CAPTURE(blocking);
-  const auto values = pattern(many, 1);
-  const std::size_t written = fill(*t.a, values);
-  REQUIRE(written > receive_room(t.b.options()));
-  std::vector<std::uint8_t> got(written + 1); // touched before the time runs
-  t.a->close();
-  std::thread closing([&] {
-    t.io_a->restart();
-    t.io_a->run();
-  });
+  std::vector<std::uint8_t> got(t.written + 1); // touched before the time runs
+  std::thread closing = t.close();
   std::size_t taken = 0;
   error_code ec;
   t.b.non_blocking(!blocking);
@@ -114,33 +130,23 @@ TEST_CASE("a close continues while the peer takes few bytes by functions that fi
     taken += asio::read(t.b, asio::buffer(&got[taken], got.size() - taken), ec);
   closing.join();
   CHECK(ec == asio::error::eof);
-  CHECK(taken == written);
+  CHECK(taken == t.written);
   CHECK(is_pattern(got.data(), taken, 1));
 }
 
 TEST_CASE("a close ends in time though the peer takes a byte now and then") {
   constexpr auto linger = 20ms;
-  stream_options patient;
-  patient.linger = linger;
-  two_contexts t(patient, large_receives());
-  const auto values = pattern(many, 1);
-  REQUIRE(fill(*t.a, values) > receive_room(t.b.options()));
-  t.a->close();
-  std::atomic<bool> ended = false;
-  std::thread closing([&] {
-    t.io_a->restart();
-    t.io_a->run();
-    ended = true;
-  });
+  written_ahead t(linger);
+  std::thread closing = t.close();
   constexpr std::size_t too_many = 5000; // 25 s
   std::vector<std::uint8_t> rest;
   error_code ec;
-  for (std::size_t taken = 0; !ended && taken < too_many; ++taken) {
+  for (std::size_t taken = 0; !t.ended && taken < too_many; ++taken) {
     char byte;
     asio::read(t.b, asio::buffer(&byte, 1), ec);
     std::this_thread::sleep_for(linger / 4);
   }
-  CHECK(ended);
+  CHECK(t.ended);
   asio::read(t.b, asio::dynamic_buffer(rest), ec);
   CHECK(ec == asio::error::connection_reset);
   closing.join();
@@ -148,9 +154,7 @@ TEST_CASE("a close ends in time though the peer takes a byte now and then") {
 
 TEST_CASE("a peer is queried before a close gives up, also if the context was blocked") {
   constexpr auto linger = 1000ms;
-  stream_options patient;
-  patient.linger = linger;
-  stream_pair t(patient, large_receives());
+  stream_pair t(patient_for(linger), large_receives());
   const auto values = pattern(many, 1);
   const std::size_t written = fill(t.a, values);
   const std::size_t room = receive_room(t.b.options());
