@@ -23,17 +23,19 @@ void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator n
 
 // The second pass if several threads may run the context. The first handler is called here, as
 // Asio's reactor does. Before that, the other operations are put into the context's queue, and the
-// role behind them, for idle threads. If the runner is queued already, because a blocked thread
-// took its role, all handlers wait for that turn. Behind the runner they would begin after the
-// handlers of later completions.
+// role behind them, for idle threads. While turns of the runner are queued, the other operations
+// wait for those: behind them they would begin after the handlers of later completions.
 completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned polls,
                                                                         bool& role_given_up) {
   batch b{*this, &completion_queue_impl::operations_done};
   pass_counts result;
   result.found = found_or_failed(take_ready(b, polls));
   result.all = b.done;
-  if (b.operations.empty())
+  if (b.operations.empty()) {
+    if (b.done == 0)
+      found_nothing_.store(true, std::memory_order_relaxed);
     return result;
+  }
   spin_until_.reset();
   const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
                                   [](const operation& op) { return op.executor != nullptr; });
@@ -45,40 +47,54 @@ completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned
     schedule(); // behind the strands
     return result;
   }
-  if (runner_queued_.exchange(true)) {
-    put_back(b.operations);
-    schedule();
-    return result;
-  }
-  queued_self_ = shared_from_this();
   operation& first = b.operations.front();
   b.operations.pop_front();
   ++b.done;
-  asio::detail::op_queue<scheduled_operation> queued;
-  std::size_t n = 1;
-  for (watch::handed_out& place : watch_->places) {
-    if (b.operations.empty())
-      break;
-    if (place.op.load(std::memory_order_acquire) != nullptr)
-      continue;
-    place.queue = shared_from_this();
-    place.op.store(&b.operations.front(), std::memory_order_release);
-    b.operations.pop_front();
-    queued.push(&place);
-    ++n;
-  }
-  const bool alone = n == 1 && b.operations.empty() && !any_bound;
-  put_back(b.operations); // operations without a place wait for the next turn
-  queued.push(&watch_->run_op);
+  const bool alone = b.operations.empty() && !any_bound;
   b.polls = polls_.value();
-  self_.reset(); // set if the role was given up and taken again in this turn
-  state_.store(state::queued);
-  watch_->context_scheduler.post_immediate_completions(n, queued, false);
+  if (!queue_turns(b.operations)) {
+    put_back(b.operations);
+    schedule();
+  }
   if (alone)
     run_steps(b, first);
   else
     first.dispose(disposal::complete_here);
   return result;
+}
+
+// Gives the role to turns in the context's queue, behind the operations. Operations without a place
+// wait for the first turn. As long as each turn finds a handler, there are twice as many together
+// the next time: the context looks at its reactor before the first of them only.
+bool completion_queue_impl::queue_turns(operation_list& operations) {
+  const bool each_found = !found_nothing_.load(std::memory_order_relaxed);
+  const std::size_t n = each_found ? std::min(2 * turns_together_, watch_->runners.size()) : 1;
+  if (!reserve_turns(n))
+    return false;
+  turns_together_ = n;
+  found_nothing_.store(false, std::memory_order_relaxed);
+  asio::detail::op_queue<scheduled_operation> queued;
+  std::size_t handed = 0;
+  for (watch::handed_out& place : watch_->places) {
+    if (operations.empty())
+      break;
+    if (place.op.load(std::memory_order_acquire) != nullptr)
+      continue;
+    place.queue = shared_from_this();
+    place.op.store(&operations.front(), std::memory_order_release);
+    operations.pop_front();
+    queued.push(&place);
+    ++handed;
+  }
+  put_back(operations);
+  for (std::size_t i = 0; i < n; ++i) {
+    watch_->runners[i].queue = shared_from_this();
+    queued.push(&watch_->runners[i]);
+  }
+  self_.reset(); // set if the role was given up and taken again in this turn
+  state_.store(state::queued);
+  watch_->context_scheduler.post_immediate_completions(handed + n, queued, false);
+  return true;
 }
 
 // Calls a handler. If it is that of a step of a loop of Asio's, and the next step completes within

@@ -260,6 +260,8 @@ private:
   void attend_to_ready();
   void schedule();
   void queue_runner();
+  bool reserve_turns(std::size_t n) noexcept;
+  bool queue_turns(operation_list& operations);
   bool become_active(state from);
   bool on_readable();
   bool take_event();
@@ -321,8 +323,9 @@ private:
                                                                     // active
   std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
   std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
-  std::atomic<bool> runner_queued_{false};     // true also while another thread has the role
-  std::shared_ptr<completion_queue_impl> queued_self_; // while the runner is queued
+  std::atomic<std::size_t> turns_queued_{0};   // also while another thread has the role
+  std::size_t turns_together_ = 1;             // of the last group; owned by the runner
+  std::atomic<bool> found_nothing_{true};      // a turn of the last group; set by the runner
 
   biased_mutex internal_mutex_; // guards internal operations, to keep their order
   biased_mutex mutex_;          // guards polling and the lists below

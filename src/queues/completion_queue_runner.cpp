@@ -105,10 +105,17 @@ void completion_queue_impl::schedule() {
 // that would stay with this thread. If this thread left the context, no other thread would be woken
 // for it.
 void completion_queue_impl::queue_runner() {
-  if (runner_queued_.exchange(true))
+  if (!reserve_turns(1))
     return;
-  queued_self_ = shared_from_this();
-  watch_->context_scheduler.post_immediate_completion(&watch_->run_op, false);
+  watch::runner& turn = watch_->runners.front();
+  turn.queue = shared_from_this();
+  watch_->context_scheduler.post_immediate_completion(&turn, false);
+}
+
+// Returns false if turns are queued: those come first.
+bool completion_queue_impl::reserve_turns(std::size_t n) noexcept {
+  std::size_t none = 0;
+  return turns_queued_.load() == 0 && turns_queued_.compare_exchange_strong(none, n);
 }
 
 bool completion_queue_impl::on_readable() {
@@ -334,7 +341,7 @@ void completion_queue_impl::run() {
     take_event();
     if (blocked_.load(std::memory_order_relaxed) != 0)
       arm(); // completions during handlers wake the blocked threads
-    const unsigned most_polls = polls ? polls_per_turn : 1;
+    const unsigned most_polls = polls && turns_queued_.load() == 0 ? polls_per_turn : 1;
     const pass_counts pass = watch_->places.empty() ? run_pass<disposal::complete_here>(most_polls)
                                                     : hand_out_pass(most_polls, t.over);
     if (t.over)
@@ -347,6 +354,8 @@ void completion_queue_impl::run() {
     const bool postponed = has_postponed_.load();
     if (pass.all == 0 && postponed)
       continue;
+    if (pass.all == 0 && turns_queued_.load() != 0)
+      return; // those look again
     const std::uint64_t counts = outstanding_.load();
     if (nothing_to_look_for(counts)) {
       t.over = rest();

@@ -4,6 +4,7 @@
 #include "core/descriptor_watch.hpp"
 #include "queues/completion_queue_impl.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <utility>
@@ -13,23 +14,26 @@ namespace asio_rdma::detail {
 
 /// The queue's operations in the context, and the watch of its channel.
 struct completion_queue_impl::watch {
+  /// A turn of the runner. Several lie in the context's queue one behind the other, so that the
+  /// context looks at its reactor once for all of them.
   struct runner final : scheduled_operation {
-    explicit runner(completion_queue_impl& q) noexcept
-        : scheduled_operation(&runner::execute), queue(q) {}
+    runner() noexcept : scheduled_operation(&runner::execute) {}
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
-      completion_queue_impl& queue = static_cast<runner*>(base)->queue;
-      const auto self = std::move(queue.queued_self_);
-      queue.runner_queued_.store(false);
+      const auto queue = std::move(static_cast<runner*>(base)->queue);
+      const bool last = queue->turns_queued_.fetch_sub(1) == 1;
       if (owner == nullptr)
         return;
-      const done_at_end left{queue, queue.left_to_runner_.exchange(0)};
+      const done_at_end left{
+          *queue, queue->left_to_runner_.load() != 0 ? queue->left_to_runner_.exchange(0) : 0};
+      if (!last && queue->found_nothing_.load(std::memory_order_relaxed))
+        return; // the last turn looks again
       // A blocked thread may have taken the role and given it up again.
-      if (queue.become_active(state::queued) || queue.become_active(state::armed))
-        queue.run();
+      if (queue->become_active(state::queued) || queue->become_active(state::armed))
+        queue->run();
     }
 
-    completion_queue_impl& queue;
+    std::shared_ptr<completion_queue_impl> queue; // while it is queued
   };
 
   /// Counts operations as done when their handlers have returned or thrown.
@@ -77,14 +81,14 @@ struct completion_queue_impl::watch {
 
   explicit watch(completion_queue_impl& q)
       : context_scheduler(asio::use_service<scheduler>(q.context_)),
-        run_op(q),
         places(has_one_thread(context_scheduler) ? 0 : poll_batch),
+        runners(std::max<std::size_t>(places.size(), 1)),
         channel(q) {}
 
   scheduler& context_scheduler;
-  runner run_op;
   late_start late;
   std::vector<handed_out> places; // none if only one thread may run the context
+  std::vector<runner> runners;
   static void on_ready(completion_queue_impl& q) { q.run(); }
   descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>
       channel;

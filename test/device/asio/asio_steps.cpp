@@ -1,25 +1,46 @@
 // SPDX-License-Identifier: BSL-1.0
-// The steps of asio::async_read and async_write on a context that several threads may run: they
-// follow each other without turns of the context, and nothing waits for them.
+// Operations that follow each other on a context that several threads may run. Steps of
+// asio::async_read and async_write follow without turns of the context, and nothing waits for them.
+// Handlers that start the next operation follow with few looks at Asio's reactor, one in each turn.
 #include "catch.hpp"
+#include "device/asio/asio_support.hpp"
 #include "device/streams/stream_support.hpp"
 
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/compose.hpp>
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/asio/write.hpp>
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <future>
+#include <mutex>
 #include <optional>
 #include <string>
+#include <sys/epoll.h>
 #include <thread>
 #include <vector>
+
+namespace {
+
+thread_local std::size_t looks = 0;
+
+} // namespace
+
+// The linker replaces epoll_wait by this function in all objects of the program (--wrap).
+extern "C" int __real_epoll_wait(int epoll, epoll_event* events, int most, int timeout);
+extern "C" int __wrap_epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
+  ++looks;
+  return __real_epoll_wait(epoll, events, most, timeout);
+}
 
 namespace test::asio_steps_tests {
 namespace {
@@ -103,6 +124,26 @@ void check_waited(asio::io_context& io, std::promise<std::future_status>& waited
   one.join();
   two.join();
 }
+
+/// Reads a byte, and the handler begins the next read.
+struct chain {
+  explicit chain(stream& s) : from(s) {}
+
+  void read() {
+    from.async_read_some(asio::buffer(&byte, 1), [this](const error_code& ec, std::size_t) {
+      CHECK(!ec);
+      ++handlers;
+      then();
+    });
+  }
+
+  stream& from;
+  char byte = 0;
+  std::size_t handlers = 0;
+  std::function<void()> then = [this] {
+    read();
+  };
+};
 
 /// Reads a byte in its second step, which begins within the first, by asio::async_read.
 struct read_after_dispatch {
@@ -244,6 +285,96 @@ TEST_CASE("a handler may run the context until steps of other operations have en
   });
   until(s.io, [&] { return within.has_value(); });
   CHECK(*within == 2);
+}
+
+TEST_CASE("handlers that start the next operation share a look at the reactor") {
+  streams s(1);
+  s.all[0].send(many);
+  chain c(s.all[0].here);
+  c.read();
+  looks = 0;
+  SECTION("by run") {
+    while (c.handlers != many)
+      s.io.run_one_for(10s);
+    CHECK(looks < many / 8);
+  }
+  SECTION("and run_one runs one handler") {
+    for (std::size_t before = 0; before != many; before = c.handlers) {
+      s.io.run_one_for(10s);
+      REQUIRE(c.handlers <= before + 1);
+    }
+  }
+}
+
+TEST_CASE("after turns that find nothing, a loop that waits for its peer has one turn at a time") {
+  streams s(1);
+  s.all[0].send(many);
+  chain c(s.all[0].here);
+  c.read();
+  until(s.io, [&] { return c.handlers == many; });
+  for (std::size_t i = 1; i != 10; ++i) {
+    s.io.poll();
+    s.all[0].send(1, 1);
+    while (c.handlers != many + i)
+      s.io.run_one_for(10s);
+    CHECK(s.io.poll() < 4); // a few turns that find nothing
+  }
+}
+
+TEST_CASE("handlers begin in order while turns are queued") {
+  constexpr std::size_t chains = 5;
+  const int threads = GENERATE(1, 2);
+  CAPTURE(threads);
+  streams s(chains);
+  for (streams::connected& c : s.all)
+    c.send(many);
+  std::string order, wanted;
+  std::mutex guards_order;
+  std::deque<chain> all;
+  for (std::size_t i = 0; i != chains; ++i) {
+    chain& c = all.emplace_back(s.all[i].here);
+    c.then = [&, i] {
+      {
+        const std::lock_guard lock(guards_order);
+        order += static_cast<char>('0' + i);
+      }
+      if (c.handlers != many)
+        c.read(); // completes at once, after the reads of the other chains
+    };
+  }
+  for (std::size_t i = 0; i != many; ++i)
+    wanted += "01234";
+  asio::post(s.io, [&] {
+    for (chain& c : all)
+      c.read();
+  });
+  run_by_threads(s.io, threads);
+  if (threads == 2) { // both may begin a handler at the same time
+    std::sort(order.begin(), order.end());
+    std::sort(wanted.begin(), wanted.end());
+  }
+  CHECK(order == wanted);
+}
+
+TEST_CASE("a handler that blocks while turns are queued delays no other one") {
+  streams s(2);
+  for (streams::connected& c : s.all)
+    c.send(many);
+  const std::size_t at = GENERATE(range(1u, 40u)); // in groups of turns of each size
+  CAPTURE(at);
+  chain c(s.all[0].here);
+  char byte = 0;
+  std::promise<void> other;
+  std::promise<std::future_status> waited;
+  c.then = [&] {
+    if (c.handlers != at)
+      return c.read();
+    s.all[1].here.async_read_some(asio::buffer(&byte, 1),
+                                  [&](const error_code&, std::size_t) { other.set_value(); });
+    waited.set_value(other.get_future().wait_for(10s));
+  };
+  c.read();
+  check_waited(s.io, waited);
 }
 
 } // namespace test::asio_steps_tests
