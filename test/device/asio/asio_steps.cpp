@@ -131,7 +131,7 @@ struct chain {
 
   void read() {
     from.async_read_some(asio::buffer(&byte, 1), [this](const error_code& ec, std::size_t) {
-      errors += ec ? 1 : 0; // Catch's macros are for one thread
+      errors += ec ? 1u : 0u; // Catch's macros are for one thread
       ++handlers;
       then();
     });
