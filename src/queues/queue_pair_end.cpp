@@ -40,6 +40,10 @@ bool move_to_error(ibv_qp* qp) noexcept {
 error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
   assert(wc.status != IBV_WC_SUCCESS);
   const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
+  if (flushed && !event_reason_ && !has_ended()) {
+    examine(ready);
+    return asio::error::connection_reset;
+  }
   enter_failed(flushed && event_reason_ ? event_reason_ : asio::error::connection_reset, ready);
   if (flushed)
     return reason_;
@@ -61,19 +65,12 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
   return why;
 }
 
-void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& ready) {
+void queue_pair_impl::shared_receive_failed(operation& op, const ibv_wc& wc,
+                                            operation_list& ready) {
   const std::lock_guard lock(mutex_);
   completion_failure(wc, ready);
-}
-
-std::uint32_t queue_pair_impl::vendor_error() const {
-  const std::lock_guard lock(mutex_);
-  return vendor_error_;
-}
-
-error_code queue_pair_impl::first_failure() const {
-  const std::lock_guard lock(mutex_);
-  return first_failure_;
+  if (&list_of_failed(ready) == &flushed_)
+    flushed_.splice(flushed_.end(), ready, operation_list::s_iterator_to(op));
 }
 
 // A device need not flush the work requests of a queue pair in the error state: siw does not, and
@@ -86,6 +83,7 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
     return;
   state_ = queue_pair_state::failed;
   reason_ = why;
+  end_flushed(ready);
   if (logs(log_severity::debug)) [[unlikely]]
     write_log({.severity = log_severity::debug,
                .event = log_event::failure,
@@ -99,6 +97,13 @@ void queue_pair_impl::enter_failed(const error_code& why, operation_list& ready)
   receive_.fail_waiting(why, ready);
   await_first(false);
   teardown_.queue(ready);
+}
+
+// The results are set already, except for the reason.
+void queue_pair_impl::end_flushed(operation_list& ready) noexcept {
+  for (operation& op : flushed_)
+    op.ec = reason_;
+  ready.splice(ready.end(), flushed_);
 }
 
 void queue_pair_impl::deferred_call::queue(operation_list& ready) {
@@ -273,13 +278,28 @@ void queue_pair_impl::drop_calls() {
   teardown_.drop();
 }
 
+// The end of a connection does not tell its cause. An event of the device may: siw's connection
+// manager reports the end after that event was raised (siw_qp_rx.c).
 void queue_pair_impl::fail(const error_code& why) {
+  const bool is_unexplained = why == asio::error::connection_reset;
+  if (is_unexplained && !has_ended())
+    read_device_events();
   operation_list ready;
   {
     const std::lock_guard lock(mutex_);
+    if (is_unexplained && event_reason_)
+      return; // the examination ends the queue pair, unless it has ended
     enter_failed(why, ready);
   }
   publish(ready);
+}
+
+// Reads the events that the device has raised by now, and reports them to their objects, this one
+// among them. Does not block.
+void queue_pair_impl::read_device_events() noexcept {
+  const device& d = pd_.get_device();
+  while (d.listeners().read(d.native_handle()))
+    continue;
 }
 
 // After an event about the verbs object `only`. Adapters also raise an event if a request of this
@@ -296,23 +316,35 @@ void queue_pair_impl::fail_after_event(const error_code& why, const ibv_qp* only
     const std::lock_guard lock(mutex_);
     if (only != qp_ || has_ended())
       return;
-    const bool is_examined = static_cast<bool>(event_reason_);
-    if (!is_examined) {
+    if (!event_reason_) {
       event_reason_ = why;
       examined_until_ = std::chrono::steady_clock::now() + longest_delay;
     }
-    if (all_written || !flushes || !has_posted())
+    if (all_written || !flushes || !flushed_.empty() || !has_posted())
       enter_failed(event_reason_, ready);
-    else if (!is_examined)
-      examination_.queue(ready);
+    else
+      examine(ready);
   }
   publish(ready);
 }
 
-// Waits for the completion that tells why the queue pair has failed. The device flushes the posted
-// work requests behind it, unless the event was a fatal error. The time counts from the event, so
-// queue pairs that fail together wait together.
+// Nothing is posted to a queue pair that is in the error state: siw would refuse it with an error
+// of its own. The operations that wait get the reason of the end.
+void queue_pair_impl::examine(operation_list& ready) {
+  assert(mutex_.is_locked() && !has_ended());
+  if (std::exchange(is_examined_, true))
+    return;
+  send_.hold();
+  receive_.hold();
+  examination_.queue(ready);
+}
+
+// If work requests were flushed, the device has raised the event that tells the cause, if any. If
+// an event was read, waits for the completion that tells why the queue pair has failed. The device
+// flushes the posted work requests behind it, unless the event was a fatal error. The time counts
+// from the event, so queue pairs that fail together wait together.
 void queue_pair_impl::examine_failure() {
+  read_device_events();
   operation_list ready;
   for (;;) {
     const bool is_late = std::chrono::steady_clock::now() >= examined_until_;
@@ -321,8 +353,8 @@ void queue_pair_impl::examine_failure() {
       const std::lock_guard lock(mutex_);
       if (has_ended())
         return;
-      if (is_late || !has_posted()) {
-        enter_failed(event_reason_, ready);
+      if (!event_reason_ || is_late || !has_posted()) {
+        enter_failed(event_reason_ ? event_reason_ : asio::error::connection_reset, ready);
         break;
       }
     }
@@ -410,6 +442,7 @@ void queue_pair_impl::close() {
       return;
     state_ = queue_pair_state::closed;
     reason_ = aborted;
+    end_flushed(left);
     send_.fail_waiting(aborted, left);
     receive_.fail_waiting(aborted, left);
     for (operation& op : waiters_)

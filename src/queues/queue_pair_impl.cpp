@@ -338,6 +338,16 @@ error_code queue_pair_impl::adopt(std::shared_ptr<completion_queue_impl> queue,
   return ec;
 }
 
+std::uint32_t queue_pair_impl::vendor_error() const {
+  const std::lock_guard lock(mutex_);
+  return vendor_error_;
+}
+
+error_code queue_pair_impl::first_failure() const {
+  const std::lock_guard lock(mutex_);
+  return first_failure_;
+}
+
 queue_pair_state queue_pair_impl::state() const { return state_; }
 
 // --- The other functions of queue_pair_face.hpp -------------------------------------------------

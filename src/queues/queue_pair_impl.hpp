@@ -91,11 +91,13 @@ public:
   void close();
   /// Cancels every operation. Posted ones are ended by the error state.
   void cancel();
-  /// Ends every operation with `why`, after a failure of the device or the end of the peer.
+  /// Ends every operation with `why`, after a failure of the device or the end of the peer. If
+  /// `why` is `connection_reset`, an event of the device may tell a more precise reason.
   void fail(const error_code& why);
-  /// Fails the queue pair after a failed receive of the shared receive queue, like `fail`. The
-  /// caller has locked the mutex of the shared receive queue.
-  void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
+  /// Fails the queue pair after a failed receive of the shared receive queue. `ready` contains the
+  /// receive, which is taken from it if it was flushed and the reason is not known yet. The caller
+  /// has locked the mutex of the shared receive queue.
+  void shared_receive_failed(operation& op, const ibv_wc& wc, operation_list& ready);
   /// Reports the first receive of an accepting queue pair, if it is one of the shared receive
   /// queue: see `connection_link::on_first_receive`. The caller has locked the mutex of the shared
   /// receive queue.
@@ -210,7 +212,15 @@ private:
   [[gnu::noinline]] bool start_unusual(send_operation& op);
   [[gnu::noinline]] bool receive_refused(receive_operation& op, int e);
 
+  /// Returns the operation's error. If work requests were flushed, events of the device that were
+  /// not read may tell the reason. Until those are read, `list_of_failed` is not `ready`.
   error_code completion_failure(const ibv_wc& wc, operation_list& ready);
+  operation_list& list_of_failed(operation_list& ready) noexcept {
+    return has_ended() ? ready : flushed_;
+  }
+  void end_flushed(operation_list& ready) noexcept;
+  void read_device_events() noexcept;
+  void examine(operation_list& ready);
   void enter_failed(const error_code& why, operation_list& ready);
   void fail_after_event(const error_code& why, const ibv_qp* only, bool all_written = false);
   void examine_failure();
@@ -248,6 +258,8 @@ private:
   error_code reason_;       // the error of operations, once failed or closed
   error_code event_reason_; // `reason_` according to an event, unless a completion tells the cause
   std::chrono::steady_clock::time_point examined_until_; // set with `event_reason_`
+  bool is_examined_ = false; // `examination_` has been queued, and both queues are held
+  operation_list flushed_;   // by the device; they wait for `reason_`
   error_code first_failure_;
   std::uint32_t vendor_error_ = 0;
   std::atomic<std::uint32_t> number_{0};
@@ -264,7 +276,8 @@ private:
   std::shared_ptr<connection_link> link_;
   bool awaits_first_ = false; // the link has not been notified of the first receive
   deferred_call first_receive_{*this, &queue_pair_impl::report_first_receive};
-  // Chooses the reason after an event, while the completion that tells it may be yet to come.
+  // Chooses the reason: after an event, while the completion that tells it may be yet to come, and
+  // after a flush, while the event that tells it may be unread.
   deferred_call examination_{*this, &queue_pair_impl::examine_failure};
   // Releases the device's part once the queue pair has failed.
   deferred_call teardown_{*this, &queue_pair_impl::release_failed};

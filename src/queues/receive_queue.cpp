@@ -29,7 +29,7 @@ void receive_queue::on_completion(operation& op, const ibv_wc& wc, operation_lis
   }
   operation_list behind;
   op.fail(qp_.completion_failure(wc, behind));
-  complete(op, ready);
+  complete(op, qp_.list_of_failed(ready));
   ready.splice(ready.end(), behind);
 }
 

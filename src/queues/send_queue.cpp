@@ -213,14 +213,17 @@ bool send_queue::awaits_report() const noexcept {
 
 void send_queue::on_completion(operation& op, const ibv_wc& wc, operation_list& ready) {
   operation_list behind;
+  operation_list* done = &ready;
+  const bool stays = may_complete_again(op, wc);
   if (wc.status != IBV_WC_SUCCESS) {
     const error_code why = qp_.completion_failure(wc, behind);
-    if (!op.ec) // else a READ that has failed already
+    done = &qp_.list_of_failed(ready);
+    if (!op.ec && !(stays && done != &ready)) // else a READ that has failed, or has no reason yet
       op.fail(why);
   }
   complete_silent(op, &is_silent, ready);
-  if (!may_complete_again(op, wc))
-    complete(op, ready);
+  if (!stays)
+    complete(op, *done);
   ready.splice(ready.end(), behind);
 }
 

@@ -333,38 +333,6 @@ TEST_CASE("an event of a queue pair is reported to it and to waiting objects alo
   service.remove(*other);
 }
 
-TEST_CASE("a fatal event of a queue pair ends its operations, and no others'") {
-  pair p;
-  faults::injector faults(p.dev.native_handle());
-  got of_a, of_b;
-  outcome<void> disconnect;
-  p.a.async_receive(p.ma.buffer(0, 8), of_a.handler());
-  p.b.async_receive(p.mb.buffer(0, 8), of_b.handler());
-  p.a.async_wait_disconnect(disconnect.handler());
-  faults.raise_qp_event(p.a.native_handle(), IBV_EVENT_QP_FATAL);
-  p.until([&] { return of_a.done() && disconnect.done(); });
-  CHECK((of_a.ec == error::queue_pair_fatal || of_a.ec == asio::error::connection_reset));
-  CHECK(
-      (disconnect.ec == error::queue_pair_fatal || disconnect.ec == asio::error::connection_reset));
-  CHECK(p.a.state() == queue_pair_state::failed);
-  if (p.dev.type() != transport::iwarp) {
-    CHECK(of_b.calls == 0);
-    CHECK(p.b.state() == queue_pair_state::connected);
-  }
-}
-
-TEST_CASE("an event that the peer has caused names the peer") {
-  pair p;
-  const auto type = GENERATE(IBV_EVENT_QP_ACCESS_ERR, IBV_EVENT_QP_REQ_ERR);
-  faults::injector faults(p.dev.native_handle());
-  outcome<void> disconnect;
-  p.a.async_wait_disconnect(disconnect.handler());
-  faults.raise_qp_event(p.a.native_handle(), type);
-  p.until([&] { return disconnect.done(); });
-  CHECK(disconnect.ec == error::peer_access_refused);
-  CHECK(disconnect.ec == errc::permission_denied);
-}
-
 TEST_CASE("a fatal event of the device ends everything") {
   pair p;
   faults::injector faults(p.dev.native_handle());
