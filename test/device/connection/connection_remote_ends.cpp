@@ -195,6 +195,26 @@ TEST_CASE("an access that the peer's device refuses ends every operation, and th
   t.until([&] { return t.pool.statistics().bytes_in_use < in_use; });
 }
 
+TEST_CASE("the owner of the memory learns that its device has refused the peer's write") {
+  reach t;
+  REQUIRE(t.lives());
+  sent refused;
+  outcome<message> receive;
+  outcome<void> disconnect;
+  t.b.async_receive(receive.handler());
+  t.b.async_wait_disconnect(disconnect.handler());
+  remote_buffer beyond = t.target.remote(); // siw does not report a key that does not exist
+  beyond.address += std::uint64_t(1) << 40;
+  t.a.async_write(t.filled(8, 1), beyond.first(8), refused.handler());
+  t.until([&] { return receive.done() && disconnect.done(); });
+  // rxe of Linux 6.1 raises no event (rxe_responder in rxe_resp.c); that of Linux 7.3 does.
+  const bool is_rxe = is_software(t.dev) && t.dev.type() != transport::iwarp;
+  CHECK(receive.ec == disconnect.ec);
+  INFO(describe(disconnect.ec));
+  CHECK((disconnect.ec == error::peer_access_refused ||
+         (is_rxe && disconnect.ec == asio::error::connection_reset)));
+}
+
 TEST_CASE("a message that arrives before a failure does not hide the reason of the failure") {
   reach t;
   REQUIRE(t.lives());
