@@ -115,8 +115,8 @@ public:
                   variable("HOSTILE_REPORT", static_cast<std::uint32_t>(report_.descriptor())),
                   variable(fill_variable, which == sizes::all ? 1 : 0)}) {
     s.until([&] { return report_->measure == 1 || process_.has_ended(); }, "the offers");
-    if (!process_.has_ended())
-      process_.stop();
+    REQUIRE_FALSE(process_.has_ended()); // it has failed otherwise
+    process_.stop();
     const std::uint64_t part = s.report()->pool_limit / 8 * 7;
     if (which == sizes::all && !is_kernels(open_device())) // which answer for a stopped process
       s.until([&] { return s.report()->pooled + (1 << 17) >= part || process_.has_ended(); },
