@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <poll.h>
 #include <stdexcept>
 #include <system_error>
@@ -24,23 +26,54 @@ void check(bool holds, const char* what) {
     throw std::system_error(errno, std::generic_category(), what);
 }
 
-/// Destroys the ids of peers that have ended, each on a thread of its own: on rxe that takes ten
-/// seconds and more if the victim ends its side at the same time. The end of the process waits.
+/// Destroys the ids of peers that have ended, on threads of its own: on rxe that takes ten seconds
+/// and more if the victim ends its side at the same time. The end of the process waits. In the lab,
+/// a thousand threads at a time would delay the victim by a second.
 class leaving_ids {
 public:
   ~leaving_ids() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    added_.notify_all();
     for (std::thread& t : threads_)
       t.join();
   }
   static void add(rdma_cm_id* id, rdma_event_channel* channel) {
     static leaving_ids all;
-    all.threads_.emplace_back([id, channel] {
-      ::rdma_destroy_id(id);
-      ::rdma_destroy_event_channel(channel);
-    });
+    const std::lock_guard lock(all.mutex_);
+    all.ids_.emplace_back(id, channel);
+    if (all.ids_.size() > all.idle_ && all.threads_.size() < most_threads)
+      all.threads_.emplace_back([] { all.run(); });
+    all.added_.notify_one();
   }
 
 private:
+  static constexpr std::size_t most_threads = 64;
+
+  void run() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      ++idle_;
+      added_.wait(lock, [this] { return over_ || !ids_.empty(); });
+      --idle_;
+      if (ids_.empty())
+        return;
+      const auto [id, channel] = ids_.front();
+      ids_.pop_front();
+      lock.unlock();
+      ::rdma_destroy_id(id);
+      ::rdma_destroy_event_channel(channel);
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable added_;
+  std::deque<std::pair<rdma_cm_id*, rdma_event_channel*>> ids_;
+  std::size_t idle_ = 0;
+  bool over_ = false;
   std::deque<std::thread> threads_;
 };
 
@@ -62,6 +95,9 @@ void bare_peer::resolve() {
 
 void bare_peer::open() {
   resolve();
+  // All peers have the context that rdma_cm has opened. Of a context that the library has not
+  // adopted, siw makes the queues of 48 peers only (verbs/device_siw.hpp).
+  static const device adopted(id_->verbs, ownership::borrow);
   pd_ = ::ibv_alloc_pd(id_->verbs);
   check(pd_ != nullptr, "ibv_alloc_pd");
   cq_ = ::ibv_create_cq(id_->verbs, static_cast<int>(shape_.receives) + 16, nullptr, nullptr, 0);
@@ -125,11 +161,15 @@ detail::handshake bare_peer::hello(detail::handshake::kind what) const {
   return h;
 }
 
-rdma_cm_event_type bare_peer::next_event(byte_vector* data) {
+void bare_peer::wait_for_event() const {
   pollfd p{channel_->fd, POLLIN, 0};
   const int ready = ::poll(&p, 1, static_cast<int>(std::chrono::milliseconds(patience).count()));
   if (ready != 1)
     throw std::runtime_error("rdma_cm reports nothing");
+}
+
+rdma_cm_event_type bare_peer::next_event(byte_vector* data) {
+  wait_for_event();
   rdma_cm_event* e = nullptr;
   check(::rdma_get_cm_event(channel_, &e) == 0, "rdma_get_cm_event");
   const rdma_cm_event_type result = e->event;

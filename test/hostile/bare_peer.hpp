@@ -21,8 +21,8 @@ namespace test {
 using bytes_view = std::span<const std::byte>;
 using byte_vector = std::vector<std::byte>;
 
-/// A peer that uses rdma_cm(7) and verbs, and none of the library's objects. It sends what the
-/// attack wants. All waits end after some seconds, with an exception or an error.
+/// A peer that uses rdma_cm(7) and verbs, and none of the library's objects but a `device`. It
+/// sends what the attack wants. All waits end after some seconds, with an exception or an error.
 class bare_peer {
 public:
   struct shape {
@@ -46,6 +46,9 @@ public:
   /// Sends a request with this private data, and does not wait for the answer.
   void request(bytes_view private_data);
   void request(const detail::handshake& h);
+  /// Waits until rdma_cm has an event, such as the victim's answer, and does not take it: this side
+  /// does not go on.
+  void wait_for_event() const;
   /// Connects. False if the victim has rejected the request, or has ended the connection.
   bool connect(bytes_view private_data);
   /// Connects, and on iWARP sends the first frame, which that transport expects of this side.
