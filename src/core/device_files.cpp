@@ -208,6 +208,8 @@ error_code unusable_error() {
   return result;
 }
 
+error_code creation_error() noexcept { return system_error_code(errno != 0 ? errno : ENOMEM); }
+
 error_code locked_memory_error() noexcept {
   return describe(error::memory_limit, [] {
     rlimit limit{};

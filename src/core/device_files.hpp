@@ -51,4 +51,9 @@ error_code unusable_error();
 /// The error of a registration that failed with ENOMEM. Its text has the limit on locked memory.
 error_code locked_memory_error() noexcept;
 
+/// The error of a verb that has returned no object. A provider need not set errno: libsiw does not
+/// if the kernel maps a queue at the offset that stands for none (siw_create_cq in
+/// providers/siw/siw.c).
+error_code creation_error() noexcept;
+
 } // namespace asio_rdma::detail

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "queues/completion_queue_impl.hpp"
 
+#include "core/device_files.hpp"
 #include "queues/completion_queue_watch.hpp"
 #include "queues/completion_service.hpp"
 
@@ -42,7 +43,7 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
   if (options_.mode != completion_mode::manual) {
     channel_ = ibv_create_comp_channel(d.native_handle());
     if (channel_ == nullptr) {
-      ec = system_error_code(errno);
+      ec = creation_error();
       return;
     }
   }
@@ -50,7 +51,7 @@ completion_queue_impl::completion_queue_impl(completion_service& service, const 
   cq_ = ibv_create_cq(d.native_handle(), static_cast<int>(options_.entries), this, channel_,
                       chosen ? *chosen : d.next_completion_vector());
   if (cq_ == nullptr) {
-    ec = system_error_code(errno);
+    ec = creation_error();
     return;
   }
   open_watch(ec);

@@ -4,6 +4,7 @@
 #include <asio_rdma/detail/core/open_impl.hpp>
 #include <asio_rdma/detail/verbs/flush.hpp>
 
+#include "core/device_files.hpp"
 #include "core/logging.hpp"
 #include "core/random_bits.hpp"
 #include "queues/queue_pair_remains.hpp"
@@ -134,7 +135,7 @@ error_code queue_pair_impl::open(std::shared_ptr<completion_queue_impl> queue,
   init.cap.max_recv_sge = srq_ ? 0 : options_.max_receive_sge;
   qp_ = create(init);
   if (qp_ == nullptr)
-    return system_error_code(errno != 0 ? errno : ENOMEM);
+    return creation_error();
   find_flush(qp_);
   number_ = qp_->qp_num;
   expect_last_receive();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "queues/shared_receive_queue_impl.hpp"
 
+#include "core/device_files.hpp"
 #include "queues/queue_pair_impl.hpp"
 #include "queues/queue_pair_remains.hpp"
 #include "verbs/device_impl.hpp"
@@ -77,7 +78,7 @@ error_code shared_receive_queue_impl::open(std::shared_ptr<completion_queue_impl
   member_opening attempt(srq_, &ibv_destroy_srq, *cq_, options_.depth);
   srq_ = make();
   if (srq_ == nullptr)
-    return system_error_code(errno);
+    return creation_error();
   return attempt.finish(service_, *this);
 }
 

@@ -127,7 +127,7 @@ void detail::dma_buf::keep(memory_region& region, int descriptor, std::uint64_t 
   made->offset = offset;
   made->descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (made->descriptor < 0) {
-    ec = system_error_code(errno);
+    ec = creation_error();
     return;
   }
   registry& r = registry::of_process();
@@ -192,7 +192,7 @@ protection_domain::protection_domain(const device& d, error_code& ec) {
   }
   const auto made = std::make_shared<impl>(d, nullptr, ownership::take);
   made->pd = ibv_alloc_pd(d.native_handle());
-  ec = made->pd != nullptr ? error_code() : detail::system_error_code(errno);
+  ec = made->pd != nullptr ? error_code() : detail::creation_error();
   if (!ec)
     impl_ = made;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "verbs/memory_window_impl.hpp"
 
+#include "core/device_files.hpp"
 #include "verbs/withheld.hpp"
 
 #include <cassert>
@@ -86,7 +87,7 @@ std::shared_ptr<memory_window_impl> make_window(const protection_domain& pd, err
     return nullptr;
   ibv_mw* const mw = ibv_alloc_mw(pd.native_handle(), IBV_MW_TYPE_2);
   if (mw == nullptr) {
-    ec = system_error_code(errno);
+    ec = creation_error();
     return nullptr;
   }
   try {
