@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <poll.h>
+#include <utility>
 
 // The work of a thread that blocks in a function of the library, whether or not other threads run
 // the context. It polls for completions itself, but only the context calls handlers.
@@ -14,19 +15,24 @@ bool completion_queue_impl::run_ready_internal() {
     continue;
   batch b{*this, &completion_queue_impl::operations_done_outside};
   const std::lock_guard in_order(internal_mutex_);
-  {
-    const std::lock_guard lock(mutex_);
-    end_round(false);
-    for (auto i = ready_.begin(); i != ready_.end();) {
-      operation& op = *i;
-      ++i;
-      if (op.internal)
-        b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
+  bool first = true;
+  do { // an internal operation may make others ready
+    {
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(first, false))
+        end_round(false);
+      for (auto i = ready_.begin(); i != ready_.end();) {
+        operation& op = *i;
+        ++i;
+        if (op.internal)
+          b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
+      }
+      ready_changed();
     }
-    ready_changed();
-  }
-  run_internal(b);
-  return b.done != 0;
+    if (b.operations.empty())
+      return b.done != 0;
+    run_internal(b);
+  } while (true);
 }
 
 // The last operation ends in the context. Otherwise the work count could reach zero and stop a
@@ -46,8 +52,8 @@ void completion_queue_impl::operations_done_outside(std::size_t n) noexcept {
 
 bool completion_queue_impl::has_handlers() {
   const std::lock_guard lock(mutex_);
-  return std::any_of(ready_.begin(), ready_.end(),
-                     [](const operation& op) { return !op.internal; });
+  return !next_.empty() || std::any_of(ready_.begin(), ready_.end(),
+                                       [](const operation& op) { return !op.internal; });
 }
 
 // Called by the runner; may give the role up. Returns true if the device will report further

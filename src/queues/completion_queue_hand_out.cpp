@@ -5,12 +5,19 @@
 #include <asio_rdma/detail/core/operation_group.hpp>
 
 #include <algorithm>
+#include <cassert>
+#include <mutex>
 
 namespace asio_rdma::detail {
 
 // The executor of a strand calls no handler here, and keeps the order of the calls. Two threads
-// that were handed operations of one strand could turn it round.
-void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator next) {
+// that were handed operations of one strand could turn it round. Returns whether any operation has
+// an executor of its own.
+bool completion_queue_impl::post_to_strands(batch& b) {
+  auto next = std::find_if(b.operations.begin(), b.operations.end(),
+                           [](const operation& op) { return op.executor != nullptr; });
+  if (next == b.operations.end()) [[likely]]
+    return false;
   while (next != b.operations.end()) {
     if (next->executor == nullptr || !next->executor->is_strand()) {
       ++next;
@@ -19,82 +26,103 @@ void completion_queue_impl::post_to_strands(batch& b, operation_list::iterator n
     operation_group group(b.operations, next, b.done);
     group.post();
   }
+  return true;
 }
 
 // The second pass if several threads may run the context. The first handler is called here, as
 // Asio's reactor does. Before that, the other operations are put into the context's queue, and the
 // role behind them, for idle threads. While turns of the runner are queued, the other operations
-// wait for those: behind them they would begin after the handlers of later completions.
-completion_queue_impl::pass_counts completion_queue_impl::hand_out_pass(unsigned polls,
-                                                                        bool& role_given_up) {
-  batch b{*this, &completion_queue_impl::operations_done};
+// wait in `next_` for those: behind them they would begin after the handlers of later completions.
+// So would they if a thread had been delayed since it took its turn from the context, and another
+// group is queued: that turn begins none.
+completion_queue_impl::pass_counts
+completion_queue_impl::hand_out_pass(unsigned polls, std::uint64_t of_group, bool& role_given_up) {
   pass_counts result;
+  if (of_group != last_group_ && turns_queued_.load() != 0) [[unlikely]] {
+    role_given_up = true;
+    schedule();
+    return result;
+  }
+  batch b{*this, &completion_queue_impl::operations_done};
   result.found = found_or_failed(take_ready(b, polls));
   result.all = b.done;
-  if (b.operations.empty()) {
+  const bool any_bound = post_to_strands(b);
+  operation* first = nullptr;
+  group next;
+  bool alone = !any_bound, is_free = false;
+  if (!b.operations.empty() || has_ready_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(mutex_);
+    next_.splice(next_.end(), b.operations);
+    if (!next_.empty()) {
+      first = &next_.front();
+      next_.pop_front();
+      alone = alone && next_.empty();
+      is_free = reserve_turns(1);
+      if (is_free)
+        hand_out(next);
+    }
+    ready_changed();
+  }
+  if (first == nullptr && !any_bound) {
     if (b.done == 0)
       found_nothing_.store(true, std::memory_order_relaxed);
     return result;
   }
   spin_until_.reset();
-  const auto bound = std::find_if(b.operations.begin(), b.operations.end(),
-                                  [](const operation& op) { return op.executor != nullptr; });
-  const bool any_bound = bound != b.operations.end();
-  if (any_bound) [[unlikely]]
-    post_to_strands(b, bound);
   role_given_up = true;
-  if (b.operations.empty()) {
+  if (first == nullptr) {
     schedule(); // behind the strands
     return result;
   }
-  operation& first = b.operations.front();
-  b.operations.pop_front();
   ++b.done;
-  const bool alone = b.operations.empty() && !any_bound;
   b.polls = polls_.value();
-  if (!queue_turns(b.operations)) {
-    put_back(b.operations);
-    schedule();
-  }
-  if (alone)
-    run_steps(b, first);
+  if (is_free)
+    queue_group(next);
   else
-    first.dispose(disposal::complete_here);
+    schedule();
+  if (alone)
+    run_steps(b, *first);
+  else
+    first->dispose(disposal::complete_here);
   return result;
 }
 
-// Gives the role to turns in the context's queue, behind the operations. Operations without a place
-// wait for the first turn. As long as each turn finds a handler, there are twice as many together
-// the next time: the context looks at its reactor before the first of them only.
-bool completion_queue_impl::queue_turns(operation_list& operations) {
-  const bool each_found = !found_nothing_.load(std::memory_order_relaxed);
-  const std::size_t n = each_found ? std::min(2 * turns_together_, watch_->runners.size()) : 1;
-  if (!reserve_turns(n))
-    return false;
-  turns_together_ = n;
-  found_nothing_.store(false, std::memory_order_relaxed);
-  asio::detail::op_queue<scheduled_operation> queued;
-  std::size_t handed = 0;
+// Operations without a place stay in `next_`.
+void completion_queue_impl::hand_out(group& next) {
+  assert(mutex_.is_locked());
   for (watch::handed_out& place : watch_->places) {
-    if (operations.empty())
+    if (next_.empty())
       break;
     if (place.op.load(std::memory_order_acquire) != nullptr)
       continue;
     place.queue = shared_from_this();
-    place.op.store(&operations.front(), std::memory_order_release);
-    operations.pop_front();
-    queued.push(&place);
-    ++handed;
+    place.op.store(&next_.front(), std::memory_order_release);
+    next_.pop_front();
+    next.queued.push(&place);
+    ++next.handed_out;
   }
-  put_back(operations);
-  for (std::size_t i = 0; i < n; ++i) {
+}
+
+// Gives the role to turns in the context's queue, behind the operations that are handed out. One
+// turn is reserved. As long as each turn finds a handler, a group has twice as many turns and
+// operations as the last one: the context looks at its reactor before the first of them only.
+void completion_queue_impl::queue_group(group& next) {
+  const std::size_t most = watch_->runners.size();
+  const bool each_found = !found_nothing_.load(std::memory_order_relaxed);
+  const std::size_t wanted = each_found ? std::min(2 * in_last_group_, most) : 1;
+  const std::size_t turns = wanted > next.handed_out ? wanted - next.handed_out : 1;
+  in_last_group_ = std::min(turns + next.handed_out, most);
+  found_nothing_.store(false, std::memory_order_relaxed);
+  ++last_group_;
+  for (std::size_t i = 0; i != turns; ++i) {
     watch_->runners[i].queue = shared_from_this();
-    queued.push(&watch_->runners[i]);
+    watch_->runners[i].of_group = last_group_;
+    next.queued.push(&watch_->runners[i]);
   }
+  turns_queued_.store(turns);
   self_.reset(); // set if the role was given up and taken again in this turn
   state_.store(state::queued);
-  watch_->context_scheduler.post_immediate_completions(handed + n, queued, false);
-  return true;
+  watch_->context_scheduler.post_immediate_completions(next.handed_out + turns, next.queued, false);
 }
 
 // Calls a handler. If it is that of a step of a loop of Asio's, and the next step completes within

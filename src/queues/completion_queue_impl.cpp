@@ -258,11 +258,16 @@ void completion_queue_impl::drop(operation_list& dropped) noexcept {
 bool completion_queue_impl::take_back(const operation& op) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found =
-        std::find_if(ready_.begin(), ready_.end(), [&op](const operation& o) { return &o == &op; });
-    if (found == ready_.end())
+    const auto take_from = [&op](operation_list& list) {
+      const auto found =
+          std::find_if(list.begin(), list.end(), [&op](const operation& o) { return &o == &op; });
+      if (found == list.end())
+        return false;
+      list.erase(found);
+      return true;
+    };
+    if (!take_from(ready_) && !take_from(next_))
       return false;
-    ready_.erase(found);
     ready_changed();
   }
   operations_done(1);
@@ -328,6 +333,7 @@ void completion_queue_impl::shutdown() {
     for (watch::handed_out& place : watch_->places)
       if (operation* const op = place.op.exchange(nullptr))
         ready_.push_back(*op);
+    ready_.splice(ready_.begin(), next_);
     end_round(false);
   }
   operation_list none;

@@ -192,6 +192,7 @@ private:
   /// The most handlers of a pass, which begins with a poll.
   static constexpr std::size_t operations_per_pass = 64;
   struct watch;
+  struct group;
 
   // Two counters in one word: all operations in the low half, background ones in the high half. The
   // highest bit is set while the context counts work for the operations that are not in the
@@ -261,7 +262,6 @@ private:
   void schedule();
   void queue_runner();
   bool reserve_turns(std::size_t n) noexcept;
-  bool queue_turns(operation_list& operations);
   bool become_active(state from);
   bool on_readable();
   bool take_event();
@@ -273,18 +273,22 @@ private:
   int drop_abandoned(ibv_wc* completions, int n) const noexcept;
   template <disposal How>
   pass_counts run_pass(unsigned polls);
-  pass_counts hand_out_pass(unsigned polls, bool& role_given_up);
+  pass_counts hand_out_pass(unsigned polls, std::uint64_t of_group, bool& role_given_up);
+  void hand_out(group& next);
+  void queue_group(group& next);
   void run_steps(batch& b, operation& first);
-  static void post_to_strands(batch& b, operation_list::iterator next);
+  static bool post_to_strands(batch& b);
   void put_back(operation_list& operations) noexcept;
   void drop(operation_list& dropped) noexcept;
   int take_ready(batch& b, unsigned polls);
   void run_internal(batch& b);
-  void ready_changed() noexcept { has_ready_.store(!ready_.empty(), std::memory_order_release); }
+  void ready_changed() noexcept {
+    has_ready_.store(!ready_.empty() || !next_.empty(), std::memory_order_release);
+  }
   void operations_done_outside(std::size_t n) noexcept;
   bool look_and_arm(bool& worked);
   int event_descriptor() const noexcept;
-  void run();
+  void run(std::uint64_t of_group = 0);
   bool spun_enough();
   bool arm();
   bool sleep();
@@ -324,12 +328,15 @@ private:
   std::atomic<std::uint32_t> blocked_{0};                           // threads that are in `drive`
   std::atomic<std::size_t> left_to_runner_{0}; // completed operations that the runner has to count
   std::atomic<std::size_t> turns_queued_{0};   // also while another thread has the role
-  std::size_t turns_together_ = 1;             // of the last group; owned by the runner
+  std::size_t in_last_group_ = 1;              // turns and handlers; owned by the runner
+  std::uint64_t last_group_ = 0;               // its number; owned by the runner
   std::atomic<bool> found_nothing_{true};      // a turn of the last group; set by the runner
 
   biased_mutex internal_mutex_; // guards internal operations, to keep their order
   biased_mutex mutex_;          // guards polling and the lists below
   operation_list ready_;
+  operation_list next_; // before `ready_`, without internal ones and those of strands; only if
+                        // several threads may run the context
   operation_list postponed_, postponed_before_; // in this pass, and in the one before
   bool stopped_ = false;
   bool was_stopped_ = false;

@@ -109,6 +109,7 @@ void completion_queue_impl::queue_runner() {
     return;
   watch::runner& turn = watch_->runners.front();
   turn.queue = shared_from_this();
+  turn.of_group = 0;
   watch_->context_scheduler.post_immediate_completion(&turn, false);
 }
 
@@ -152,7 +153,7 @@ std::size_t completion_queue_impl::found_or_failed(int found) noexcept {
 // are processed under one lock.
 int completion_queue_impl::take_completions(unsigned polls) noexcept {
   assert(mutex_.is_locked());
-  if (!ready_.empty() || has_postponed_.load(std::memory_order_relaxed))
+  if (has_ready_.load(std::memory_order_relaxed) || has_postponed_.load(std::memory_order_relaxed))
     polls = 1; // there is work already
   ibv_wc completions[poll_batch];
   int n = 0;
@@ -318,7 +319,7 @@ std::size_t completion_queue_impl::poll() {
   return ran;
 }
 
-void completion_queue_impl::run() {
+void completion_queue_impl::run(std::uint64_t of_group) {
   assert(state_.load() == state::active);
   // Keeps the queue alive while handlers destroy all other references. An unfinished turn continues
   // behind the context's other work, also if a handler throws.
@@ -343,7 +344,7 @@ void completion_queue_impl::run() {
       arm(); // completions during handlers wake the blocked threads
     const unsigned most_polls = polls && turns_queued_.load() == 0 ? polls_per_turn : 1;
     const pass_counts pass = watch_->places.empty() ? run_pass<disposal::complete_here>(most_polls)
-                                                    : hand_out_pass(most_polls, t.over);
+                                                    : hand_out_pass(most_polls, of_group, t.over);
     if (t.over)
       return;
     if (pass.all != 0) {
@@ -418,7 +419,7 @@ bool completion_queue_impl::sleep() {
 
 bool completion_queue_impl::any_ready() {
   const std::lock_guard lock(mutex_);
-  return !ready_.empty() || has_postponed_.load();
+  return has_ready_.load() || has_postponed_.load();
 }
 
 // Background operations are no reason to poll, so without a channel the queue rests.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -20,7 +21,9 @@ struct completion_queue_impl::watch {
     runner() noexcept : scheduled_operation(&runner::execute) {}
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
-      const auto queue = std::move(static_cast<runner*>(base)->queue);
+      auto& turn = *static_cast<runner*>(base);
+      const auto queue = std::move(turn.queue);
+      const std::uint64_t of_group = turn.of_group;
       const bool last = queue->turns_queued_.fetch_sub(1) == 1;
       if (owner == nullptr)
         return;
@@ -30,10 +33,11 @@ struct completion_queue_impl::watch {
         return; // the last turn looks again
       // A blocked thread may have taken the role and given it up again.
       if (queue->become_active(state::queued) || queue->become_active(state::armed))
-        queue->run();
+        queue->run(of_group);
     }
 
     std::shared_ptr<completion_queue_impl> queue; // while it is queued
+    std::uint64_t of_group = 0;                   // 0 for a turn alone
   };
 
   /// Counts operations as done when their handlers have returned or thrown.
@@ -92,6 +96,12 @@ struct completion_queue_impl::watch {
   static void on_ready(completion_queue_impl& q) { q.run(); }
   descriptor_watch<completion_queue_impl, &completion_queue_impl::on_readable, &watch::on_ready>
       channel;
+};
+
+/// Operations that are handed out, and turns of the runner behind them.
+struct completion_queue_impl::group {
+  asio::detail::op_queue<scheduled_operation> queued;
+  std::size_t handed_out = 0; // of `queued`
 };
 
 } // namespace asio_rdma::detail

@@ -40,7 +40,7 @@ bool move_to_error(ibv_qp* qp) noexcept {
 error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list& ready) {
   assert(wc.status != IBV_WC_SUCCESS);
   const bool flushed = wc.status == IBV_WC_WR_FLUSH_ERR;
-  if (flushed && !event_reason_ && !has_ended()) {
+  if (flushed && !has_ended() && (!event_reason_ || send_.any_posted())) {
     examine(ready);
     return asio::error::connection_reset;
   }
@@ -65,12 +65,9 @@ error_code queue_pair_impl::completion_failure(const ibv_wc& wc, operation_list&
   return why;
 }
 
-void queue_pair_impl::shared_receive_failed(operation& op, const ibv_wc& wc,
-                                            operation_list& ready) {
+void queue_pair_impl::shared_receive_failed(const ibv_wc& wc, operation_list& ready) {
   const std::lock_guard lock(mutex_);
   completion_failure(wc, ready);
-  if (&list_of_failed(ready) == &flushed_)
-    flushed_.splice(flushed_.end(), ready, operation_list::s_iterator_to(op));
 }
 
 // A device need not flush the work requests of a queue pair in the error state: siw does not, and
@@ -305,8 +302,9 @@ void queue_pair_impl::read_device_events() noexcept {
 // After an event about the verbs object `only`. Adapters also raise an event if a request of this
 // side has failed, and the event does not tell the cause: bnxt_re raises IBV_EVENT_QP_ACCESS_ERR
 // and irdma IBV_EVENT_QP_FATAL if all retries of a request were in vain (bnxt_re/main.c,
-// irdma/hw.c). So `why` is used only if no completion tells the cause. `all_written`: no completion
-// follows the event. siw does not flush.
+// irdma/hw.c). So `why` is used only if no completion tells the cause. A flushed receive tells
+// nothing of the sends, which are flushed on their own. `all_written`: no completion follows the
+// event. siw does not flush.
 void queue_pair_impl::fail_after_event(const error_code& why, const ibv_qp* only,
                                        bool all_written) {
   const bool flushes = pd_.get_device().attributes().vendor_id != siw_vendor;
@@ -320,7 +318,8 @@ void queue_pair_impl::fail_after_event(const error_code& why, const ibv_qp* only
       event_reason_ = why;
       examined_until_ = std::chrono::steady_clock::now() + longest_delay;
     }
-    if (all_written || !flushes || !flushed_.empty() || !has_posted())
+    const bool told = !flushed_.empty() && !send_.any_posted();
+    if (all_written || !flushes || told || !has_posted())
       enter_failed(event_reason_, ready);
     else
       examine(ready);
@@ -347,13 +346,13 @@ void queue_pair_impl::examine_failure() {
   read_device_events();
   operation_list ready;
   for (;;) {
-    const bool is_late = std::chrono::steady_clock::now() >= examined_until_;
+    const auto now = std::chrono::steady_clock::now();
     cq_->drain();
     {
       const std::lock_guard lock(mutex_);
       if (has_ended())
         return;
-      if (!event_reason_ || is_late || !has_posted()) {
+      if (!event_reason_ || now >= examined_until_ || !has_posted()) {
         enter_failed(event_reason_ ? event_reason_ : asio::error::connection_reset, ready);
         break;
       }

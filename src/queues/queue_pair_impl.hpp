@@ -94,10 +94,9 @@ public:
   /// Ends every operation with `why`, after a failure of the device or the end of the peer. If
   /// `why` is `connection_reset`, an event of the device may tell a more precise reason.
   void fail(const error_code& why);
-  /// Fails the queue pair after a failed receive of the shared receive queue. `ready` contains the
-  /// receive, which is taken from it if it was flushed and the reason is not known yet. The caller
-  /// has locked the mutex of the shared receive queue.
-  void shared_receive_failed(operation& op, const ibv_wc& wc, operation_list& ready);
+  /// Fails the queue pair after a failed receive of the shared receive queue, like `fail`. The
+  /// caller has locked the mutex of the shared receive queue.
+  void shared_receive_failed(const ibv_wc& wc, operation_list& ready);
   /// Reports the first receive of an accepting queue pair, if it is one of the shared receive
   /// queue: see `connection_link::on_first_receive`. The caller has locked the mutex of the shared
   /// receive queue.

@@ -52,7 +52,7 @@ void shared_receive_queue_impl::shared_work_queue::on_completion(operation& op, 
   const auto from = std::find_if(attached.begin(), attached.end(),
                                  [&wc](const auto* qp) { return qp->number() == wc.qp_num; });
   if (from != attached.end())
-    (*from)->shared_receive_failed(op, wc, ready);
+    (*from)->shared_receive_failed(wc, ready);
 }
 
 shared_receive_queue_impl::shared_receive_queue_impl(asio::execution_context& context,
