@@ -372,8 +372,10 @@ void link_impl::call_at(timer which, protocol_clock::time_point when, std::funct
     if (!self)
       return;
     // First process completions, because the runner may be blocked in a handler: `then` judges by
-    // what has arrived.
-    cq_->run_ready_internal();
+    // what has arrived. The second time, those that the first ones have made ready, such as what
+    // was flushed.
+    if (cq_->run_ready_internal())
+      cq_->run_ready_internal();
     visit now(*this);
     if (!t) // the link was closed in the meantime
       return;

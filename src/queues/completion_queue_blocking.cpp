@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <poll.h>
-#include <utility>
 
 // The work of a thread that blocks in a function of the library, whether or not other threads run
 // the context. It polls for completions itself, but only the context calls handlers.
@@ -15,24 +14,19 @@ bool completion_queue_impl::run_ready_internal() {
     continue;
   batch b{*this, &completion_queue_impl::operations_done_outside};
   const std::lock_guard in_order(internal_mutex_);
-  bool first = true;
-  do { // an internal operation may make others ready
-    {
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(first, false))
-        end_round(false);
-      for (auto i = ready_.begin(); i != ready_.end();) {
-        operation& op = *i;
-        ++i;
-        if (op.internal)
-          b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
-      }
-      ready_changed();
+  {
+    const std::lock_guard lock(mutex_);
+    end_round(false);
+    for (auto i = ready_.begin(); i != ready_.end();) {
+      operation& op = *i;
+      ++i;
+      if (op.internal)
+        b.operations.splice(b.operations.end(), ready_, operation_list::s_iterator_to(op));
     }
-    if (b.operations.empty())
-      return b.done != 0;
-    run_internal(b);
-  } while (true);
+    ready_changed();
+  }
+  run_internal(b);
+  return b.done != 0;
 }
 
 // The last operation ends in the context. Otherwise the work count could reach zero and stop a
