@@ -127,7 +127,7 @@ void detail::dma_buf::keep(memory_region& region, int descriptor, std::uint64_t 
   made->offset = offset;
   made->descriptor = ::fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
   if (made->descriptor < 0) {
-    ec = creation_error();
+    ec = system_error_code(errno);
     return;
   }
   registry& r = registry::of_process();
