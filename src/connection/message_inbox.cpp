@@ -178,9 +178,9 @@ bool message_inbox::leave(message_in& op, const error_code& ec) {
   return !op.busy_;
 }
 
-void message_inbox::match() {
-  match_messages();
-  match_written();
+void message_inbox::match(bool ends) {
+  match_messages(ends);
+  match_written(ends);
 }
 
 bool message_inbox::next_drop(message_action& a) {
@@ -201,10 +201,10 @@ bool message_inbox::next_received(message_action& a) {
   return true;
 }
 
-void message_inbox::match_messages() {
+void message_inbox::match_messages(bool ends) {
   while (waiting_ != 0) {
     if (messages_.empty()) {
-      if (!no_receives_)
+      if (!no_receives_ || !ends)
         return;
       finish(as_receive(waiters_.front()), no_receives_);
       continue;
@@ -232,13 +232,13 @@ void message_inbox::match_messages() {
   }
 }
 
-void message_inbox::match_written() {
+void message_inbox::match_written(bool ends) {
   while (!written_waiters_.empty()) {
     message_in& op = as_receive(written_waiters_.front());
     if (!written_.empty()) {
       deliver(op, written_.front());
       written_.pop_front();
-    } else if (no_receives_) {
+    } else if (no_receives_ && ends) {
       finish(op, no_receives_);
     } else {
       return;

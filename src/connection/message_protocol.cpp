@@ -9,12 +9,15 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
                    frame_type::written, frame_type::taken, frame_type::refused});
 }
 
+// A program that learns that the peer has closed may close as well, at once. The peer waits for the
+// goodbye, so the program learns of it when that has arrived.
 message_action message_protocol::next() {
   message_action a;
   if (!may_act())
     return a;
-  inbox_.match();
-  if (!inbox_.next_drop(a) && !inbox_.next_received(a) && !outbox_.next_sent(a) &&
+  const bool holds = link_.answers_goodbye();
+  inbox_.match(!holds);
+  if (!inbox_.next_drop(a) && !inbox_.next_received(a) && (holds || !outbox_.next_sent(a)) &&
       !inbox_.next_pull(a) && !outbox_.next_prepare(a) && !outbox_.next_wait(a))
     idle();
   if (inbox_.has_answer()) [[unlikely]]

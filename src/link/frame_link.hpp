@@ -232,6 +232,8 @@ public:
   bool said_goodbye() const noexcept { return goodbye_sent_ && peer_closed_; }
   /// Whether the SEND of this side's goodbye has completed, and so all SENDs before it.
   bool told_goodbye() const noexcept { return goodbye_done_; }
+  /// Whether the peer has said goodbye, and this side's goodbye has not arrived.
+  bool answers_goodbye() const noexcept { return peer_closed_ && !goodbye_done_ && !stopped_; }
   bool stopped() const noexcept { return stopped_; }
   const error_code& failure() const noexcept { return failure_; }
   const frame_options& options() const noexcept { return options_; }

@@ -213,6 +213,21 @@ TEST_CASE("connecting that takes long blocks nothing else of the context", "[h17
   CHECK(slow_one.succeeded());
 }
 
+TEST_CASE("a goodbye that takes long arrives, though its program has ended") {
+  talk t;
+  const adapter a("plain,delay=request:all:5ms");
+  outcome<void> closed;
+  error_code heard;
+  t.b.async_receive([&](const error_code& ec, const message&) {
+    heard = ec;
+    t.b.close();
+  });
+  t.a.async_close(closed.handler());
+  t.until([&] { return heard && closed.done(); });
+  CHECK(heard == asio::error::eof);
+  CHECK(closed.succeeded());
+}
+
 TEST_CASE("a device that does not answer a READ ends what waits for it") {
   const adapter a("plain,delay=read:all:600s");
   connection_options options;

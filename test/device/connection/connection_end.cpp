@@ -114,6 +114,29 @@ TEST_CASE("keeping alive does no harm, nor keeps a context running") {
   t.io.run(); // returns, as there is no work
 }
 
+TEST_CASE("a side that ends when it learns of the peer's close lets it close successfully") {
+  const bool sends = GENERATE(false, true);
+  for (int i = 0; i < 20; ++i) {
+    talk t;
+    outcome<void> theirs;
+    error_code heard;
+    // If it sends: what it offers is not read any more.
+    const std::vector<char> many(sends ? 1 << 20 : 0);
+    const auto end = [&](const error_code& ec) {
+      heard = ec;
+      t.b.close();
+    };
+    if (sends)
+      t.b.async_send(asio::buffer(many), [&](const error_code& ec, std::size_t) { end(ec); });
+    else
+      t.b.async_receive([&](const error_code& ec, const message&) { end(ec); });
+    t.a.async_close(theirs.handler());
+    t.until([&] { return heard && theirs.done(); });
+    CHECK(heard == (sends ? error_code(asio::error::broken_pipe) : asio::error::eof));
+    CHECK(theirs.succeeded());
+  }
+}
+
 TEST_CASE("a side that closes when it learns of the peer's close closes successfully") {
   talk t;
   outcome<void> ours, theirs;

@@ -53,13 +53,13 @@ TEST_CASE("messages: messages sent before the peer's goodbye are received, then 
   p.take();
   p.gets_message(5);
   p.gets({.type = frame_type::goodbye});
+  CHECK(p.types() == std::vector{frame_type::goodbye});
+  p.complete_send();
   REQUIRE(p.completes(large));
   CHECK(large.ec == asio::error::broken_pipe);
-  CHECK(p.types() == std::vector{frame_type::goodbye});
   p.send(late);
   REQUIRE(p.completes(late));
   CHECK(late.ec == asio::error::broken_pipe);
-  p.complete_send();
   CHECK(p.closed);
   p.link.stop(asio::error::connection_reset);
   a_receive one, two;
@@ -69,6 +69,38 @@ TEST_CASE("messages: messages sent before the peer's goodbye are received, then 
   CHECK(!one.ec);
   REQUIRE(p.completes(two));
   CHECK(two.ec == asio::error::eof);
+}
+
+TEST_CASE("messages: the peer's goodbye ends nothing before the own goodbye has arrived") {
+  party p;
+  a_send small(1), large(10000), late(1);
+  a_receive one, two, notice;
+  notice.what = message_in::kind::written;
+  p.send(small);
+  p.send(large);
+  p.take();
+  for (a_receive* op : {&one, &two, &notice})
+    p.receive(*op);
+  p.gets_message(5);
+  p.gets({.type = frame_type::goodbye});
+  p.send(late);
+  REQUIRE(p.completes(one));
+  CHECK(!one.ec);
+  CHECK(p.take().what == message_action::kind::none);
+  CHECK(p.types() == std::vector{frame_type::message, frame_type::goodbye});
+  p.complete_send();
+  CHECK(p.take().what == message_action::kind::none);
+  p.complete_send();
+  for (a_receive* op : {&two, &notice}) {
+    REQUIRE(p.completes(*op));
+    CHECK(op->ec == asio::error::eof);
+  }
+  for (a_send* op : {&large, &late}) {
+    REQUIRE(p.completes(*op));
+    CHECK(op->ec == asio::error::broken_pipe);
+  }
+  REQUIRE(p.completes(small));
+  CHECK(!small.ec);
 }
 
 TEST_CASE("messages: frames after a goodbye are a violation, credits are not") {
