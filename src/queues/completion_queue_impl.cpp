@@ -323,6 +323,7 @@ void completion_queue_impl::begin_pass() noexcept {
   ready_.splice(ready_.end(), postponed_before_);
   postponed_before_.splice(postponed_before_.end(), postponed_);
   has_postponed_.store(!postponed_before_.empty(), std::memory_order_relaxed);
+  ready_changed(); // so that the pass polls once only
 }
 
 void completion_queue_impl::shutdown() {

@@ -263,6 +263,7 @@ private:
   void queue_runner();
   bool reserve_turns(std::size_t n) noexcept;
   bool become_active(state from);
+  bool become_active(state from, std::shared_ptr<completion_queue_impl>& self) noexcept;
   bool on_readable();
   bool take_event();
   bool read_event();

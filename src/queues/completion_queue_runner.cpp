@@ -78,6 +78,14 @@ bool completion_queue_impl::become_active(state from) {
   return self_ != nullptr;
 }
 
+bool completion_queue_impl::become_active(state from,
+                                          std::shared_ptr<completion_queue_impl>& self) noexcept {
+  if (!state_.compare_exchange_strong(from, state::active))
+    return false;
+  self_ = std::move(self);
+  return true;
+}
+
 void completion_queue_impl::attend() {
   if (options_.mode != completion_mode::manual && become_active(state::idle))
     schedule();

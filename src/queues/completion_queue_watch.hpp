@@ -22,30 +22,34 @@ struct completion_queue_impl::watch {
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
       auto& turn = *static_cast<runner*>(base);
-      const auto queue = std::move(turn.queue);
+      auto queue = std::move(turn.queue);
       const std::uint64_t of_group = turn.of_group;
       const bool last = queue->turns_queued_.fetch_sub(1) == 1;
       if (owner == nullptr)
         return;
-      const done_at_end left{
-          *queue, queue->left_to_runner_.load() != 0 ? queue->left_to_runner_.exchange(0) : 0};
-      if (!last && queue->found_nothing_.load(std::memory_order_relaxed))
+      completion_queue_impl& q = *queue;
+      const std::size_t n = q.left_to_runner_.load() != 0 ? q.left_to_runner_.exchange(0) : 0;
+      const done_at_end left{n != 0 ? queue : nullptr, n};
+      if (!last && q.found_nothing_.load(std::memory_order_relaxed))
         return; // the last turn looks again
       // A blocked thread may have taken the role and given it up again.
-      if (queue->become_active(state::queued) || queue->become_active(state::armed))
-        queue->run(of_group);
+      if (q.become_active(state::queued, queue) || q.become_active(state::armed, queue))
+        q.run(of_group);
     }
 
     std::shared_ptr<completion_queue_impl> queue; // while it is queued
     std::uint64_t of_group = 0;                   // 0 for a turn alone
   };
 
-  /// Counts operations as done when their handlers have returned or thrown.
+  /// Counts operations, if any, as done when their handlers have returned or thrown.
   struct done_at_end {
-    completion_queue_impl& queue;
+    std::shared_ptr<completion_queue_impl> queue; // null if there are none
     std::size_t n;
 
-    ~done_at_end() { queue.operations_done(n); }
+    ~done_at_end() {
+      if (n != 0)
+        queue->operations_done(n);
+    }
   };
 
   /// A reusable operation of the context that calls the handler of one completed operation.
@@ -54,13 +58,13 @@ struct completion_queue_impl::watch {
 
     static void execute(void* owner, scheduled_operation* base, const error_code&, std::size_t) {
       auto& self = *static_cast<handed_out*>(base);
-      const auto queue = std::move(self.queue);
+      auto queue = std::move(self.queue);
       operation* const op = self.op.load(std::memory_order_acquire);
       if (op == nullptr) // the context has shut down
         return;
       // From here on the runner may reuse the place.
       self.op.store(nullptr, std::memory_order_release);
-      const done_at_end done{*queue, owner != nullptr ? 1u : 0u};
+      const done_at_end done{std::move(queue), owner != nullptr ? 1u : 0u};
       op->dispose(owner != nullptr ? disposal::complete_here : disposal::destroy);
     }
 
