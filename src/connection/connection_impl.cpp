@@ -91,6 +91,8 @@ bool connection_impl::run_parts(operation_list& done) {
   assert(link_.is_locked());
   if (!messages_)
     return false;
+  if (!told_later_.empty() && !link_.frames().answers_goodbye()) [[unlikely]]
+    done.splice(done.end(), told_later_);
   bool any = false;
   while (messages_->has_news()) {
     const message_action a = messages_->next();
@@ -144,9 +146,14 @@ void connection_impl::complete(connection_operation& op, const error_code& ec,
                                operation_list& done) {
   if (ec)
     op.fail(ec);
+  has_ended(op, done);
+}
+
+void connection_impl::has_ended(connection_operation& op, operation_list& done) {
   end_background(op);
   active_.erase(operation_list::s_iterator_to(op));
-  done.push_back(op);
+  const bool tells_end = op.ec == asio::error::eof || op.ec == asio::error::broken_pipe;
+  (tells_end && link_.frames().answers_goodbye() ? told_later_ : done).push_back(op);
 }
 
 void connection_impl::end_background(connection_operation& op) {

@@ -95,6 +95,7 @@ private:
   error_code take_sizes(const error_code& ec) noexcept;
   void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
+  void has_ended(connection_operation& op, operation_list& done);
   void end_background(connection_operation& op);
   void cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
@@ -143,6 +144,9 @@ private:
   std::size_t remote_under_way_ = 0;
   std::optional<connection_regions> regions_;
   operation_list active_; // the user's operations, by id
+  // Those that have ended because the peer has said goodbye. A program that learns of it may close
+  // the connection at once, and the peer waits for this side's goodbye.
+  operation_list told_later_;
   free_list<message_pull> pulls_;
   slow_allocations& allocations_;            // used until the link has stopped
   std::shared_ptr<slow_allocation> to_come_; // memory for the next message to be read

@@ -58,7 +58,6 @@ bool connection_impl::find_key(ibv_sge& e) const {
 }
 
 void connection_impl::complete_receive(message_receive& op, operation_list& done) {
-  end_background(op);
   const message_in& result = op.request;
   op.ec = result.ec;
   op.size = result.bytes;
@@ -95,8 +94,7 @@ void connection_impl::complete_receive(message_receive& op, operation_list& done
   }
   if (in_slot && result.last)
     link_.frames().release(result.slot);
-  active_.erase(operation_list::s_iterator_to(op));
-  done.push_back(op);
+  has_ended(op, done);
 }
 
 // A message that is being read into the caller's memory will be read again for another receive.

@@ -180,7 +180,13 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> w
   if (op.ec) {
     while (first != nullptr)
       end_remote(*std::exchange(first, first->next), v.done);
-    return false;
+    if (op.ec != asio::error::broken_pipe || !link_.connected() ||
+        !link_.frames().answers_goodbye())
+      return false;
+    begin(op);
+    complete(op, op.ec, v.done);
+    v.changed();
+    return true;
   }
   begin(op);
   op.value = is_atomic(head.opcode) ? 0 : bytes_of(head);

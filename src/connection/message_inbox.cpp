@@ -132,6 +132,12 @@ bool message_inbox::next_answer(outgoing_frame& f) {
   return true;
 }
 
+void message_inbox::drop_refusals() {
+  answers_.erase(std::remove_if(answers_.begin(), answers_.end(),
+                                [](const answer& a) { return a.why == refusal::closed; }),
+                 answers_.end());
+}
+
 bool message_inbox::receive(message_in& op) {
   assert(!op.busy_ && !op.waiting_);
   op.ec = {};
@@ -178,9 +184,9 @@ bool message_inbox::leave(message_in& op, const error_code& ec) {
   return !op.busy_;
 }
 
-void message_inbox::match(bool ends) {
-  match_messages(ends);
-  match_written(ends);
+void message_inbox::match() {
+  match_messages();
+  match_written();
 }
 
 bool message_inbox::next_drop(message_action& a) {
@@ -201,10 +207,10 @@ bool message_inbox::next_received(message_action& a) {
   return true;
 }
 
-void message_inbox::match_messages(bool ends) {
+void message_inbox::match_messages() {
   while (waiting_ != 0) {
     if (messages_.empty()) {
-      if (!no_receives_ || !ends)
+      if (!no_receives_)
         return;
       finish(as_receive(waiters_.front()), no_receives_);
       continue;
@@ -232,13 +238,13 @@ void message_inbox::match_messages(bool ends) {
   }
 }
 
-void message_inbox::match_written(bool ends) {
+void message_inbox::match_written() {
   while (!written_waiters_.empty()) {
     message_in& op = as_receive(written_waiters_.front());
     if (!written_.empty()) {
       deliver(op, written_.front());
       written_.pop_front();
-    } else if (no_receives_ && ends) {
+    } else if (no_receives_) {
       finish(op, no_receives_);
     } else {
       return;

@@ -33,9 +33,8 @@ public:
   /// The bytes of messages in memory of the driver, or on the way there.
   std::uint64_t pulled_bytes() const noexcept { return pulled_bytes_; }
 
-  /// Gives the arrived messages to the receives that wait. If `ends`, ends those for which none can
-  /// arrive.
-  void match(bool ends);
+  /// Gives the arrived messages to the receives that wait.
+  void match();
   /// Return true if there is an action.
   ///@{
   bool next_drop(message_action& a);
@@ -48,6 +47,8 @@ public:
                                   std::uint32_t slot);
   bool has_answer() const noexcept { return !answers_.empty(); }
   bool next_answer(outgoing_frame& f);
+  /// Drops the answers that refuse a message because this side has closed.
+  void drop_refusals();
 
   /// Ends all receives; arriving messages are dropped.
   void close();
@@ -88,8 +89,8 @@ private:
   link_part::disposition on_gathered(std::span<const std::byte> payload, std::uint32_t slot);
   void reserve(std::uint32_t further);
   void release(const entry& e);
-  void match_messages(bool ends);
-  void match_written(bool ends);
+  void match_messages();
+  void match_written();
   void deliver(message_in& op, entry& e);
   void finish(message_in& op, const error_code& ec);
   void stop_waiting(message_in& op);

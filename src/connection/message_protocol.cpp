@@ -9,15 +9,12 @@ message_protocol::message_protocol(frame_link& link, const message_options& o)
                    frame_type::written, frame_type::taken, frame_type::refused});
 }
 
-// A program that learns that the peer has closed may close as well, at once. The peer waits for the
-// goodbye, so the program learns of it when that has arrived.
 message_action message_protocol::next() {
   message_action a;
   if (!may_act())
     return a;
-  const bool holds = link_.answers_goodbye();
-  inbox_.match(!holds);
-  if (!inbox_.next_drop(a) && !inbox_.next_received(a) && (holds || !outbox_.next_sent(a)) &&
+  inbox_.match();
+  if (!inbox_.next_drop(a) && !inbox_.next_received(a) && !outbox_.next_sent(a) &&
       !inbox_.next_pull(a) && !outbox_.next_prepare(a) && !outbox_.next_wait(a))
     idle();
   if (inbox_.has_answer()) [[unlikely]]
@@ -25,7 +22,13 @@ message_action message_protocol::next() {
   return a;
 }
 
-bool message_protocol::next_control(outgoing_frame& f) { return inbox_.next_answer(f); }
+// The goodbye that follows ends what was offered. If an answer did so before, the peer's program
+// could end the connection before its own goodbye.
+bool message_protocol::next_control(outgoing_frame& f) {
+  if (link_.closing() && outbox_.drained())
+    inbox_.drop_refusals();
+  return inbox_.next_answer(f);
+}
 
 bool message_protocol::next_data(outgoing_frame& f) { return outbox_.next_data(f); }
 

@@ -241,10 +241,8 @@ void frame_link::on_sent(std::uint32_t slot) {
   s.under_way = false;
   news_ = news_ || free_.empty(); // a frame may have waited for its place
   free_.push_back(slot);
-  if (s.header.type == frame_type::goodbye) {
+  if (s.header.type == frame_type::goodbye)
     goodbye_done_ = news_ = true;
-    ask_parts_to_act();
-  }
   if (s.part == nullptr)
     return;
   if (s.operation != nullptr)

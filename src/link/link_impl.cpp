@@ -151,6 +151,7 @@ void link_impl::drive(operation_list& done) {
       fail(a.ec);
       break;
     case link_action::kind::closed:
+      session_.run_parts(done); // what the goodbyes end
       fail(asio::error::eof);
       break;
     case link_action::kind::none: // a part may have got an action though it had no frame

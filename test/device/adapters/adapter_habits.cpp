@@ -214,17 +214,52 @@ TEST_CASE("connecting that takes long blocks nothing else of the context", "[h17
 }
 
 TEST_CASE("a goodbye that takes long arrives, though its program has ended") {
-  talk t;
+  connection_options options;
+  options.remote_memory.bytes = 4096;
+  talk t(options, options);
   const adapter a("plain,delay=request:all:5ms");
   outcome<void> closed;
   error_code heard;
-  t.b.async_receive([&](const error_code& ec, const message&) {
+  const auto end = [&](const error_code& ec, const auto&...) {
     heard = ec;
     t.b.close();
-  });
+  };
+  const std::vector<char> many(1 << 20);
+  const registered_buffer words = t.pool.allocate(8);
+  outcome<remote_region> region;
+  std::function<void(const error_code&)> again;
+  error_code expected = asio::error::broken_pipe;
+  SECTION("after a receive") {
+    t.b.async_receive([&](const error_code& ec, const message&) { end(ec); });
+    expected = asio::error::eof;
+  }
+  SECTION("after a send that has been offered") {
+    t.b.async_send(asio::buffer(many), end);
+    t.until([&] { return t.a.statistics().frames_received != 0; });
+  }
+  SECTION("after a wait for memory of the peer") {
+    t.b.async_receive_region([&](const error_code& ec, auto&&...) { end(ec); });
+    expected = asio::error::eof;
+  }
+  SECTION("after operations on the peer's memory, and a request for such memory") {
+    t.b.async_request_memory(8, region.handler());
+    t.until([&] { return region.done(); });
+    REQUIRE(region.succeeded());
+    const bool asks = GENERATE(false, true);
+    // From one handler to the next, until the end.
+    again = [&, asks](const error_code& ec) {
+      if (ec)
+        return end(ec);
+      if (asks)
+        t.b.async_request_memory(8, [&](const error_code& e, const remote_region&) { again(e); });
+      else
+        t.b.async_read(words, region.value, [&](const error_code& e, std::size_t) { again(e); });
+    };
+    again({});
+  }
   t.a.async_close(closed.handler());
   t.until([&] { return heard && closed.done(); });
-  CHECK(heard == asio::error::eof);
+  CHECK(heard == expected);
   CHECK(closed.succeeded());
 }
 

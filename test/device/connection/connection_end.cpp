@@ -133,6 +133,7 @@ TEST_CASE("a side that ends when it learns of the peer's close lets it close suc
     t.a.async_close(theirs.handler());
     t.until([&] { return heard && theirs.done(); });
     CHECK(heard == (sends ? error_code(asio::error::broken_pipe) : asio::error::eof));
+    INFO(i << ": " << theirs.ec.message() << " sends " << sends);
     CHECK(theirs.succeeded());
   }
 }
