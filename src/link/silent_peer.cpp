@@ -65,13 +65,16 @@ void read_deadline::set(std::chrono::milliseconds time) noexcept {
 }
 
 // The timer runs on while there are READs, so that most of them do not set it. If there is no
-// memory for it, a later READ sets it.
+// memory for it, a later READ sets it. Few READs of a pause read the clock: those until the peer
+// has earned as much.
 void read_deadline::posted(std::uint64_t bytes) noexcept {
   bytes_ += bytes;
-  if (reads_++ == 0)
-    pace_.first_posted(protocol_clock::now());
-  if (!waiting_ && pause_ > pause_.zero()) {
+  const bool begins = !waiting_ && pause_ > pause_.zero();
+  if (begins)
     pace_.begin();
+  if (reads_++ == 0 && pace_.needs_time(pause_))
+    pace_.first_posted(protocol_clock::now());
+  if (begins) {
     try {
       wait();
     } catch (const std::bad_alloc&) {
@@ -83,7 +86,7 @@ void read_deadline::posted(std::uint64_t bytes) noexcept {
 void read_deadline::returned(std::uint64_t bytes) noexcept {
   bytes_ -= bytes;
   pace_.answered(bytes);
-  if (--reads_ == 0)
+  if (--reads_ == 0 && pace_.needs_time(pause_))
     pace_.last_answered(protocol_clock::now());
 }
 

@@ -43,6 +43,9 @@ public:
   using time_point = protocol_clock::time_point;
 
   void begin() noexcept { late_ = waited_ = earned_ = {}; }
+  /// Whether the next look, with the same `most`, depends on when READs are outstanding. Otherwise
+  /// `first_posted` and `last_answered` need not be called.
+  bool needs_time(time_point::duration most) const noexcept { return earned_ < most; }
   /// From now on a READ is outstanding.
   void first_posted(time_point now) noexcept { since_ = now; }
   void answered(std::uint64_t bytes) noexcept {
@@ -53,7 +56,7 @@ public:
   /// A READ is outstanding: how late the peer is. Only time in which one was outstanding counts,
   /// since the last look `most`, as this side may have taken no answers.
   time_point::duration look(time_point now, time_point::duration most) noexcept {
-    waited_ = std::min(waited_ + (now - since_), most);
+    waited_ = needs_time(most) ? std::min(waited_ + (now - since_), most) : most;
     since_ = now;
     late_ = std::max(late_ + waited_ - earned_, late_.zero());
     waited_ = earned_ = {};

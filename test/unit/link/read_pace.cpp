@@ -57,6 +57,17 @@ TEST_CASE("time in which this side does not look counts once") {
   CHECK(l.late_after(60s) == 13805696us);
 }
 
+TEST_CASE("once the peer has earned all the time until a look, no other time is asked for") {
+  link l;
+  CHECK(l.late_after(15s) == 15s);
+  CHECK(l.pace.needs_time(15s));
+  for (int i = 0; i < 4; ++i)
+    l.pace.answered(piece);
+  CHECK_FALSE(l.pace.needs_time(15s));
+  CHECK(l.late_after(1s) == 13805696us); // as if a READ had been outstanding all the time
+  CHECK(l.pace.needs_time(15s));
+}
+
 TEST_CASE("an answer now and then does not begin the time anew") {
   for (const bool pauses : {false, true}) {
     link l;
