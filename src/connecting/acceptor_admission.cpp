@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 
 #include <cassert>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <utility>
@@ -44,25 +45,26 @@ void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept 
     make_way(left);
 }
 
-// The next request to be answered. Of requests that have waited while connectors fell silent, the
-// older ones are likely to be silent, too.
+// The next request to be answered: one of the source with the fewest handshakes under way, so that
+// a source with many requests delays the others by few. Of its requests, the oldest; but of
+// requests that have waited while connectors fell silent, the older ones are likely to be silent,
+// too.
 acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
   assert(mutex_.held() && !requests_.empty());
-  if (newest_first_until_ == pending_handshakes::clock::time_point() ||
-      pending_handshakes::clock::now() >= newest_first_until_)
-    return requests_.begin();
-  auto found = requests_.end();
-  std::size_t fewest = 0;
+  const bool newest_first = newest_first_until_ != pending_handshakes::clock::time_point() &&
+                            pending_handshakes::clock::now() < newest_first_until_;
+  auto found = newest_first ? std::prev(requests_.end()) : requests_.begin();
   const pending_handshakes::sources under_way = tallies_->under_way.by_source();
-  for (auto i = requests_.end(); i != requests_.begin();) {
-    --i;
-    const std::size_t n = under_way.count((*i)->connector().address());
-    if (found == requests_.end() || n < fewest) {
+  std::size_t fewest = under_way.count((*found)->connector().address());
+  for (auto i = found; fewest != 0;) {
+    if (newest_first ? i == requests_.begin() : ++i == requests_.end())
+      break;
+    if (newest_first)
+      --i;
+    if (const std::size_t n = under_way.count((*i)->connector().address()); n < fewest) {
       found = i;
       fewest = n;
     }
-    if (fewest == 0)
-      break;
   }
   return found;
 }

@@ -198,6 +198,40 @@ TEST_CASE("a full backlog has room for a connector of another source") {
   m.until([&] { return ended.size() == 4; });
 }
 
+TEST_CASE("a source with many requests delays a connector of another source by one handshake") {
+  const connections_check nothing_left;
+  meeting m({}, {}, 10);
+  std::list<queue_pair> callers, accepting;
+  std::uint32_t source = 1;
+  const hooks h;
+  edit_event = [&](rdma_cm_event& e) {
+    if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+      reinterpret_cast<sockaddr_in*>(rdma_get_peer_addr(e.id))->sin_addr.s_addr = htonl(source);
+  };
+  std::size_t waiting = 0, ended = 0;
+  for (const std::uint32_t address : {1U, 1U, 1U, 1U, 2U}) {
+    source = address;
+    m.initiator->async_connect(callers.emplace_back(m.io, m.pd), m.where(),
+                               [&](error_code, const connection_info&) { ++ended; });
+    ++waiting;
+    m.until([&] { return m.listener->statistics().waiting == waiting; });
+  }
+  // Both are answered before any connector confirms.
+  std::vector<asio::ip::address> accepted;
+  for (int i = 0; i < 2; ++i)
+    m.listener->async_accept(accepting.emplace_back(m.io, m.pd),
+                             [&](error_code ec, const connection_info& info) {
+                               CHECK_FALSE(ec);
+                               accepted.push_back(info.remote.address());
+                             });
+  m.until([&] { return accepted.size() == 2; });
+  std::sort(accepted.begin(), accepted.end());
+  CHECK(accepted ==
+        std::vector{asio::ip::make_address("0.0.0.1"), asio::ip::make_address("0.0.0.2")});
+  m.listener->close();
+  m.until([&] { return ended == callers.size(); });
+}
+
 TEST_CASE("while many ids wait to be destroyed, requests wait, too") {
   constexpr std::size_t most = detail::cm_service::most_ends, more = 3;
   std::atomic<bool> may_return = false;
