@@ -440,7 +440,8 @@ bool completion_queue_impl::rest() {
   assert(state_.load() == state::active);
   self_.reset();
   state_.store(state::idle);
-  return nothing_to_look_for(outstanding_.load()) || !become_active(state::idle);
+  return (nothing_to_look_for(outstanding_.load()) && !has_ready_.load()) ||
+         !become_active(state::idle);
 }
 
 } // namespace asio_rdma::detail
