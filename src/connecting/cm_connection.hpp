@@ -211,6 +211,7 @@ private:
   void count_accept(const error_code& result) noexcept;
   void end_handshake() noexcept;
   void log_connect(const error_code& result) const noexcept;
+  error_code with_endpoint(const error_code& why) const noexcept;
 
   std::atomic<std::uint64_t> ids_{0};
 

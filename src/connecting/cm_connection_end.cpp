@@ -10,6 +10,7 @@
 
 #include <cassert>
 #include <new>
+#include <string>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -75,6 +76,8 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   op.ec = result ? result : move_home(left);
   ASIO_RDMA_PROBE(connect, qp_->number(), op.ec.value(), request_.id != nullptr ? 1 : 0);
   request_.id != nullptr ? count_accept(op.ec) : log_connect(op.ec);
+  if (request_.id == nullptr)
+    op.ec = with_endpoint(op.ec);
   left.done = &op;
   if (!result && op.ec)
     rdma_disconnect(id_); // the peer is connected, or about to be
@@ -182,6 +185,24 @@ void cm_connection::log_connect(const error_code& result) const noexcept {
         {.severity = s, .event = log_event::connect, .error = result, .queue_pair = qp_->number()},
         result ? "the attempt to connect to %s failed" : "connected to %s",
         endpoint_text(to_).c_str());
+}
+
+// The errors that concern the endpoint name it, as one of several may have been the last.
+error_code cm_connection::with_endpoint(const error_code& why) const noexcept {
+  assert(mutex_.held());
+  const auto endpoint = [this] {
+    return std::string(endpoint_text(to_).c_str());
+  };
+  if (why == error::peer_not_listening)
+    return describe(error::peer_not_listening, [&] { return "nothing listens at " + endpoint(); });
+  if (why == error::rejected)
+    return describe(error::rejected, [&] { return endpoint() + " rejected the connection"; });
+  if (why == error::unreachable)
+    return describe(error::unreachable, [&] {
+      return endpoint() + " could not be reached over RDMA by " +
+             std::string(qp_->member_device().name()) + " (no route, or no answer)";
+    });
+  return why;
 }
 
 // On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in

@@ -12,9 +12,8 @@ namespace asio_rdma::detail {
 error_code described(error e, const std::string& text);
 
 /// An error with the text that `make_text` returns, in place of the error's usual message. It
-/// compares equal to the plain error. The text is kept for ever, so it must not have an unlimited
-/// number of values: names of files and devices, versions. After 1000 texts, and if memory is
-/// lacking, the result is the plain error.
+/// compares equal to the plain error. The text is kept for ever. After 200 texts of an error, or
+/// 1000 in all, and if memory is lacking, the result is the plain error.
 template <class Function>
 error_code describe(error e, Function&& make_text) noexcept {
   try {

@@ -18,7 +18,7 @@ namespace errc = boost::system::errc;
 namespace {
 
 constexpr int first_error = static_cast<int>(error::no_device);
-constexpr int last_error = static_cast<int>(error::module_missing);
+constexpr int last_error = static_cast<int>(error::peer_access_refused);
 
 std::string message(int value) { return error_code(value, library_category()).message(); }
 
