@@ -413,12 +413,20 @@ public:
     return async_accept(std::move(request), object, accept_options(), std::forward<Token>(token));
   }
 
-  /// This overload explains a call with wrong arguments.
+  /// These overloads explain a call with wrong arguments.
+  ///@{
   template <class First, class... Rest>
   requires(!connectable<First> && !std::same_as<First, connection_request>) detail::wrong_call
       async_accept(const First&, const Rest&...) {
     return detail::wrong_object_to_accept<First>();
   }
+  template <connectable Object, class... Arguments>
+  requires((!connectable<Arguments> && !std::same_as<Arguments, connection_request> &&
+            !detail::opened_from<Object, Arguments>)&&...) detail::wrong_call
+      async_accept(const Arguments&...) {
+    return detail::wrong_object_to_accept<Object>();
+  }
+  ///@}
 
 private:
   // For the conversion from an object with another executor.

@@ -284,7 +284,9 @@ public:
   ///
   /// This operation and those below access registered memory directly, and other memory through the
   /// pool. More bytes than `device::max_message_bytes` become several work requests. Errors,
-  /// besides the connection's: `error::remote_range` if `to` is shorter than the buffers,
+  /// besides the connection's: for a `remote_region`, `error::lease_expired`,
+  /// `error::lease_revoked`, `error::rights_refused`, and `invalid_argument` if it is of another
+  /// connection; `error::remote_range` if `to` is shorter than the buffers,
   /// `error::too_many_buffers` for over four registered buffers or over four buffers to read into,
   /// and for over 64 in any case; `operation_not_supported` for device-only memory in more buffers
   /// than one work request has. After these nothing is posted, and the connection remains usable.

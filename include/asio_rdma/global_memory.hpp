@@ -113,8 +113,9 @@ constexpr remote_ptr<root_word> root_of(node_id node, segment_id segment = 0) {
 /// anything is posted, `error::remote_range` for an object that is not within a segment and
 /// `error::misaligned` for an object that is not aligned as its type requires (to 8 bytes, if
 /// atomic); `operation_not_supported` for atomic operations if this node's device or the other
-/// node's has none; `bad_descriptor` if this object is closed. If a node leaves or dies, the
-/// operations on that node, and later ones, fail with the error of its connection
+/// node's has none; `error::pool_limit` and `no_memory` if the pool has no memory for a value, also
+/// for one that a lock reads; `bad_descriptor` if this object is closed. If a node leaves or dies,
+/// the operations on that node, and later ones, fail with the error of its connection
 /// (`connection_reset`, `errc::timed_out`...; see `connection`); nothing else is affected.
 ///
 /// *Cancellation.* All types; `total` alone ends only what has not been posted, and reads. An

@@ -68,5 +68,9 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   acceptor.async_accept([](error_code, asio_rdma::stream) {});
 #elif WRONG == 17 // says: async_accept takes a queue_pair, connection or stream first, or makes one
   acceptor.async_accept(socket, detached);
+#elif WRONG == 18 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept<asio_rdma::stream>([](error_code, asio_rdma::stream) {});
+#elif WRONG == 19 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept<asio_rdma::stream>(acceptor.get_executor(), detached);
 #endif
 }
