@@ -90,6 +90,11 @@ class AsioRdma(ConanFile):
         library.set_property("cmake_target_name", "asio_rdma::asio_rdma")
         library.set_property("pkg_config_name", "asio_rdma")
         parts = {"asio_rdma": library}
+        # For a program that compiles the library's sources itself (asio_rdma/src.hpp).
+        headers = self.cpp_info.components["headers"]
+        headers.set_property("cmake_target_name", "asio_rdma::headers")
+        headers.set_property("pkg_config_name", "asio_rdma-headers")
+        parts[None] = headers
         if self.options.with_soft:
             # Its functions stand before those of rdma-core, so it comes first.
             parts["asio_rdma_soft"] = self.cpp_info.components["soft"]
@@ -99,7 +104,7 @@ class AsioRdma(ConanFile):
         # dependencies, so it cannot be named here.
         packages = {dependency.ref.name for _, dependency in self.dependencies.host.items()}
         for name, part in parts.items():
-            part.libs = [name]
+            part.libs = [name] if name else []
             part.system_libs = ["pthread"]
             if "boost" in packages:
                 part.requires.append("boost::headers")

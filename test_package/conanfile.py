@@ -25,7 +25,7 @@ class AsioRdmaTest(ConanFile):
 
     def test(self):
         if can_run(self):
-            for program in ("consumer", "consumer_on_soft"):
+            for program in ("consumer", "consumer_of_sources", "consumer_on_soft"):
                 path = os.path.join(self.cpp.build.bindir, program)
                 if os.path.exists(path):
                     self.run(path, env="conanrun")
