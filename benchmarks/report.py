@@ -284,6 +284,7 @@ def lock_rows(results):
 
 RSOCKET_WANTED = 1.2
 PLAIN_WANTED = {"copying": 1.3, "tcp": 1.1, "nagle": 1.1}  # times as long, at most, with plain memory
+SMALL_WRITE_WANTED = 5  # us of a 64-byte write one way, at most, in the lab
 
 
 def times(case, loop, beside):
@@ -338,6 +339,11 @@ def missed(results):
                 if ratio > PLAIN_WANTED[beside]:
                     lines.append(f"{results['device']}: {case['name']}: {loop} takes {ratio:.2f} times as long as {beside}, "
                                  f"wanted {PLAIN_WANTED[beside]:.2f}")
+        for loop in ("plain", "plain_messages"):
+            if not case["failed"] and results["lab"] and case["name"].startswith("64 B after 64 B") and loop in case \
+                    and case[loop]["microseconds"] > SMALL_WRITE_WANTED:
+                lines.append(f"{results['device']}: {case['name']}: {loop} takes {case[loop]['microseconds']:.1f} us, "
+                             f"wanted {SMALL_WRITE_WANTED:.0f}")
         if not case["failed"] and case.get("rstream") and case["rstream"] < RSOCKET_WANTED * case["stream"]["microseconds"]:
             lines.append(f"{results['device']}: {case['name']}: rstream takes {case['rstream'] / case['stream']['microseconds']:.2f} "
                          f"times as long as the stream, wanted {RSOCKET_WANTED:.2f}")
@@ -368,6 +374,9 @@ def missed(results):
         if case["failed"]:
             lines.append(f"{results['device']}: {title(case)}: failed")
             continue
+        if case.get("perftest") and case["perftest"] < case["callbacks"]["microseconds"]:
+            lines.append(f"{results['device']}: {title(case)}: perftest takes {case['perftest'] / case['callbacks']['microseconds']:.2f} "
+                         "times as long as callbacks, wanted 1.00")
         for loop in LIBRARY:
             entry = case[loop]
             if entry["ratio"] > case.get("allowed", ALLOWED):
