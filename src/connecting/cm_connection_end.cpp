@@ -187,22 +187,25 @@ void cm_connection::log_connect(const error_code& result) const noexcept {
         endpoint_text(to_).c_str());
 }
 
-// The errors that concern the endpoint name it, as one of several may have been the last.
+// The errors that concern the endpoint name it, as one of several may have been the last. There may
+// be many endpoints, so few texts are kept.
 error_code cm_connection::with_endpoint(const error_code& why) const noexcept {
   assert(mutex_.held());
+  constexpr std::size_t most = 200;
   const auto endpoint = [this] {
     return std::string(endpoint_text(to_).c_str());
   };
   if (why == error::peer_not_listening)
-    return describe(error::peer_not_listening, [&] { return "nothing listens at " + endpoint(); });
+    return describe(
+        error::peer_not_listening, [&] { return "nothing listens at " + endpoint(); }, most);
   if (why == error::rejected)
-    return describe(error::rejected, [&] { return endpoint() + " rejected the connection"; });
-  if (why == error::unreachable)
-    return describe(error::unreachable, [&] {
-      return endpoint() + " could not be reached over RDMA by " +
-             std::string(qp_->member_device().name()) + " (no route, or no answer)";
-    });
-  return why;
+    return describe(
+        error::rejected, [&] { return endpoint() + " rejected the connection"; }, most);
+  const auto unreachable = [&] {
+    return endpoint() + " could not be reached over RDMA by " + qp_->member_device().name() +
+           " (no route, or no answer)";
+  };
+  return why == error::unreachable ? describe(error::unreachable, unreachable, most) : why;
 }
 
 // On iWARP, to destroy an id that is being connected would wait for the peer (iw_destroy_cm_id in

@@ -230,7 +230,8 @@ private:
 class descriptions {
 public:
   // Null if there are too many, of all errors or of this one.
-  const boost::system::error_category* find(error e, const std::string& text) {
+  const boost::system::error_category* find(error e, const std::string& text,
+                                            std::size_t most_of_e) {
     const std::pair key(key_of(e), text);
     const std::lock_guard guard(mutex_);
     const auto found = made_.find(key);
@@ -238,13 +239,13 @@ public:
       return found->second.get();
     const auto of_e = std::count_if(made_.begin(), made_.end(),
                                     [e](const auto& m) { return m.first.first == key_of(e); });
-    if (made_.size() == most || static_cast<std::size_t>(of_e) >= most_of_one)
+    if (made_.size() == most || static_cast<std::size_t>(of_e) >= most_of_e)
       return nullptr;
     return made_.emplace(key, std::make_unique<described_category>(text)).first->second.get();
   }
 
 private:
-  static constexpr std::size_t most = 1000, most_of_one = 200;
+  static constexpr std::size_t most = 1000;
   static int key_of(error e) noexcept { return static_cast<int>(e); }
 
   std::mutex mutex_;
@@ -329,9 +330,9 @@ const boost::system::error_category& completion_category() noexcept {
   return instance;
 }
 
-error_code detail::described(error e, const std::string& text) {
+error_code detail::described(error e, const std::string& text, std::size_t most_of_e) {
   static descriptions& all = *new descriptions; // never destroyed
-  const auto* const category = all.find(e, text);
+  const auto* const category = all.find(e, text, most_of_e);
   return category != nullptr ? error_code(static_cast<int>(e), *category) : e;
 }
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <vector>
 
 namespace test::cm_unusable_tests {
@@ -138,6 +139,9 @@ TEST_CASE("no endpoint of a range answers") {
   m.until([&] { return m.connected.done(); });
   CHECK(m.connected.calls == 1);
   CHECK(m.connected.ec == error::peer_not_listening);
+  std::ostringstream last;
+  last << "nothing listens at " << endpoint(second);
+  CHECK(m.connected.ec.message() == last.str());
   m.check_next_attempt();
 }
 
