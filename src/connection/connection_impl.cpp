@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
+#include <new>
 #include <utility>
 
 namespace asio_rdma::detail {
@@ -91,7 +93,7 @@ bool connection_impl::run_parts(operation_list& done) {
   assert(link_.is_locked());
   if (!messages_)
     return false;
-  if (!told_later_.empty() && !link_.frames().answers_goodbye()) [[unlikely]]
+  if (!told_later_.empty() && (hold_is_over_ || !link_.frames().answers_goodbye())) [[unlikely]]
     done.splice(done.end(), told_later_);
   bool any = false;
   while (messages_->has_news()) {
@@ -153,7 +155,25 @@ void connection_impl::has_ended(connection_operation& op, operation_list& done) 
   end_background(op);
   active_.erase(operation_list::s_iterator_to(op));
   const bool tells_end = op.ec == asio::error::eof || op.ec == asio::error::broken_pipe;
-  (tells_end && link_.frames().answers_goodbye() ? told_later_ : done).push_back(op);
+  (tells_end && holds_ends() ? told_later_ : done).push_back(op);
+}
+
+// A peer that has died meanwhile does not delay the program for longer.
+bool connection_impl::holds_ends() {
+  constexpr std::chrono::seconds longest_hold(1);
+  if (!link_.frames().answers_goodbye() || link_.failing() || hold_is_over_)
+    return false;
+  if (!told_later_.empty())
+    return true;
+  try {
+    link_.call_at(link_impl::timer::goodbye, protocol_clock::now() + longest_hold, [this] {
+      hold_is_over_ = true;
+      remote_part_->ask_to_act(); // so that `run_parts` is called
+    });
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
 }
 
 void connection_impl::end_background(connection_operation& op) {

@@ -81,7 +81,8 @@ private:
       return disposition::violation;
     }
     bool drained() const override { return owner.remote_under_way_ == 0; }
-    using link_part::idle; // it never has an action
+    using link_part::ask_to_act; // at most the end of a hold, and so `run_parts`
+    using link_part::idle;
     connection_impl& owner;
   };
 
@@ -96,6 +97,7 @@ private:
   void begin(connection_operation& op);
   void complete(connection_operation& op, const error_code& ec, operation_list& done);
   void has_ended(connection_operation& op, operation_list& done);
+  bool holds_ends();
   void end_background(connection_operation& op);
   void cancel_active(std::uint64_t id, asio::cancellation_type_t type);
   void cancel(connection_operation& op, asio::cancellation_type_t type, operation_list& done);
@@ -147,6 +149,7 @@ private:
   // Those that have ended because the peer has said goodbye. A program that learns of it may close
   // the connection at once, and the peer waits for this side's goodbye.
   operation_list told_later_;
+  bool hold_is_over_ = false;
   free_list<message_pull> pulls_;
   slow_allocations& allocations_;            // used until the link has stopped
   std::shared_ptr<slow_allocation> to_come_; // memory for the next message to be read

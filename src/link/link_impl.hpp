@@ -255,6 +255,7 @@ public:
     expiry,  ///< Ends the expired leases of a connection.
     look,    ///< Checks whether the peer of a stream has taken bytes.
     put_off, ///< Reads a message of a connection that was put off.
+    goodbye, ///< Ends operations of a connection whose goodbye does not arrive.
     count_
   };
   /// Calls `then` at `when` while the context runs, with the link locked; not if the link is closed

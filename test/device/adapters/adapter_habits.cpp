@@ -263,6 +263,18 @@ TEST_CASE("a goodbye that takes long arrives, though its program has ended") {
   CHECK(closed.succeeded());
 }
 
+TEST_CASE("a goodbye that does not arrive delays its program for a second") {
+  talk t;
+  const adapter a("plain,delay=request:2:600s"); // the second is that of the answer
+  outcome<void> closed;
+  outcome<message> end;
+  t.b.async_receive(end.handler());
+  t.a.async_close(closed.handler());
+  t.until([&] { return end.done(); });
+  CHECK(end.ec == asio::error::eof);
+  CHECK_FALSE(closed.done());
+}
+
 TEST_CASE("a device that does not answer a READ ends what waits for it") {
   const adapter a("plain,delay=read:all:600s");
   connection_options options;
