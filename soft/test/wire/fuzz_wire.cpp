@@ -69,9 +69,11 @@ public:
     send(request.view());
     iwarp::start_reader reply(true);
     std::byte b{};
-    do
-      require(recv(socket(), &b, 1, 0) == 1, "the device does not answer the start frame");
-    while (reply.feed({&b, 1}).state == iwarp::start_reader::status::more);
+    do {
+      const ssize_t n = recv(socket(), &b, 1, 0);
+      require(n != 0, "the device has ended the connection before its start frame");
+      require(n == 1, "the device does not answer the start frame");
+    } while (reply.feed({&b, 1}).state == iwarp::start_reader::status::more);
     require(reply.error() == iwarp::start_error::none, "the device's start frame");
   }
   /// Gives the device a moment to send something, so that the input may answer it.
