@@ -51,22 +51,23 @@ void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept 
 // too.
 acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
   assert(mutex_.held() && !requests_.empty());
+  if (requests_.size() == 1) [[likely]]
+    return requests_.begin();
+  const pending_handshakes::sources under_way = tallies_->under_way.by_source();
+  const auto first_of_fewest = [&](auto i, auto end) {
+    auto found = i;
+    std::size_t fewest = under_way.count((*i)->connector().address());
+    while (fewest != 0 && ++i != end)
+      if (const std::size_t n = under_way.count((*i)->connector().address()); n < fewest) {
+        found = i;
+        fewest = n;
+      }
+    return found;
+  };
   const bool newest_first = newest_first_until_ != pending_handshakes::clock::time_point() &&
                             pending_handshakes::clock::now() < newest_first_until_;
-  auto found = newest_first ? std::prev(requests_.end()) : requests_.begin();
-  const pending_handshakes::sources under_way = tallies_->under_way.by_source();
-  std::size_t fewest = under_way.count((*found)->connector().address());
-  for (auto i = found; fewest != 0;) {
-    if (newest_first ? i == requests_.begin() : ++i == requests_.end())
-      break;
-    if (newest_first)
-      --i;
-    if (const std::size_t n = under_way.count((*i)->connector().address()); n < fewest) {
-      found = i;
-      fewest = n;
-    }
-  }
-  return found;
+  return newest_first ? std::prev(first_of_fewest(requests_.rbegin(), requests_.rend()).base())
+                      : first_of_fewest(requests_.begin(), requests_.end());
 }
 
 // The request that is rejected as the backlog is full: the newest one of the source that has the

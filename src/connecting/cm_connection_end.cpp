@@ -75,9 +75,12 @@ void cm_connection::finish(const error_code& result, leftovers& left) noexcept {
   op.info.data.assign(data.begin(), data.end()); // the memory is reserved
   op.ec = result ? result : move_home(left);
   ASIO_RDMA_PROBE(connect, qp_->number(), op.ec.value(), request_.id != nullptr ? 1 : 0);
-  request_.id != nullptr ? count_accept(op.ec) : log_connect(op.ec);
-  if (request_.id == nullptr)
+  if (request_.id != nullptr) {
+    count_accept(op.ec);
+  } else {
+    log_connect(op.ec);
     op.ec = with_endpoint(op.ec);
+  }
   left.done = &op;
   if (!result && op.ec)
     rdma_disconnect(id_); // the peer is connected, or about to be

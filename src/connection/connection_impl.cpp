@@ -161,7 +161,7 @@ void connection_impl::has_ended(connection_operation& op, operation_list& done) 
 // A peer that has died meanwhile does not delay the program for longer.
 bool connection_impl::holds_ends() {
   constexpr std::chrono::seconds longest_hold(1);
-  if (!link_.frames().answers_goodbye() || link_.failing() || hold_is_over_)
+  if (!link_.connected() || hold_is_over_ || !link_.frames().answers_goodbye())
     return false;
   if (!told_later_.empty())
     return true;

@@ -180,8 +180,7 @@ bool connection_impl::start(remote_operation& op, std::span<const remote_work> w
   if (op.ec) {
     while (first != nullptr)
       end_remote(*std::exchange(first, first->next), v.done);
-    if (op.ec != asio::error::broken_pipe || !link_.connected() ||
-        !link_.frames().answers_goodbye())
+    if (op.ec != asio::error::broken_pipe || !holds_ends())
       return false;
     begin(op);
     complete(op, op.ec, v.done);

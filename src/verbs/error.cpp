@@ -232,22 +232,19 @@ public:
   // Null if there are too many, of all errors or of this one.
   const boost::system::error_category* find(error e, const std::string& text,
                                             std::size_t most_of_e) {
-    const std::pair key(key_of(e), text);
+    const std::pair key(static_cast<int>(e), text);
     const std::lock_guard guard(mutex_);
     const auto found = made_.find(key);
     if (found != made_.end())
       return found->second.get();
     const auto of_e = std::count_if(made_.begin(), made_.end(),
-                                    [e](const auto& m) { return m.first.first == key_of(e); });
-    if (made_.size() == most || static_cast<std::size_t>(of_e) >= most_of_e)
+                                    [&key](const auto& m) { return m.first.first == key.first; });
+    if (made_.size() == detail::most_texts || static_cast<std::size_t>(of_e) >= most_of_e)
       return nullptr;
     return made_.emplace(key, std::make_unique<described_category>(text)).first->second.get();
   }
 
 private:
-  static constexpr std::size_t most = 1000;
-  static int key_of(error e) noexcept { return static_cast<int>(e); }
-
   std::mutex mutex_;
   std::map<std::pair<int, std::string>, std::unique_ptr<described_category>> made_;
 };
