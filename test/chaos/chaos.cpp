@@ -300,6 +300,17 @@ private:
       first_ = now;
       return ledger_->of[kept].ticks - since > longest_end;
     });
+    if (!right_)
+      ask_what_is_left();
+  }
+  /// The kept server prints its objects and descriptors.
+  void ask_what_is_left() {
+    ledger_->tell = true;
+    const auto end = clock_type::now() + 10s;
+    while (ledger_->tell && clock_type::now() < end)
+      std::this_thread::sleep_for(10ms);
+    if (ledger_->tell)
+      std::printf("the kept server does not answer\n");
   }
 
   /// Waits until the condition holds. If that takes too long, the run fails.

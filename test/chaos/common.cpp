@@ -2,6 +2,7 @@
 #include "chaos/common.hpp"
 
 #include <algorithm>
+#include <asio_rdma/statistics.hpp>
 #include <asio_rdma_soft.h>
 #include <cstdio>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include <dlfcn.h>
 #include <filesystem>
 #include <iterator>
+#include <system_error>
 
 namespace chaos {
 
@@ -61,6 +63,10 @@ void process::tick() {
   mine.resident = test::resident_bytes();
   if (&mine == &shared->of[kept])
     count_objects();
+  if (&mine == &shared->of[kept] && shared->tell) {
+    print_what_is_left();
+    shared->tell = false;
+  }
   if (++mine.ticks == 150) // three seconds
     mine.early = mine.resident.load();
   timer_.expires_after(20ms);
@@ -83,6 +89,16 @@ void process::count_objects() {
                                std::uint64_t(r.ids),
                                std::uint64_t(std::distance(begin(all), end(all)))};
   std::copy(std::begin(now), std::end(now), mine.objects.begin());
+}
+
+void process::print_what_is_left() {
+  std::printf("kept server: %s\n", asio_rdma::to_json(asio_rdma::statistics(io)).c_str());
+  for (const auto& descriptor : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code ignored; // the descriptor of the iterator
+    const auto what = std::filesystem::read_symlink(descriptor.path(), ignored);
+    std::printf("  %s %s\n", descriptor.path().filename().c_str(), what.c_str());
+  }
+  std::fflush(stdout);
 }
 
 } // namespace chaos

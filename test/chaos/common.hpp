@@ -94,6 +94,7 @@ public:
 private:
   void tick();
   void count_objects();
+  void print_what_is_left();
   asio::steady_timer timer_{io};
 };
 

@@ -73,6 +73,7 @@ struct server_entry {
 struct ledger {
   std::array<entry, processes> of;
   std::array<server_entry, servers> server;
+  std::atomic<bool> tell{false}; ///< The driver asks the kept server what it has.
 };
 
 using shared_ledger = test::shared_memory<ledger>;
