@@ -169,6 +169,8 @@ error_code global_memory_impl::introduce(const peer_ptr& p, const global_message
                                          operation_list& done) {
   std::list<global_lane> unused; // destroyed after the mutex is unlocked
   const std::lock_guard guard(mutex_);
+  if (p->ended) // since the message arrived: nothing would withdraw the lane
+    return asio::error::operation_aborted;
   const bool own = m.node == node_->id();
   if (own && m.incarnation != node_->incarnation())
     return error::node_in_use;
