@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSL-1.0
-// What another thread does while a node joins.
+// Another thread acts while a node joins.
 #include "catch.hpp"
 #include "device/global/global_rude.hpp"
 #include "interposer/failing_allocation.hpp"
