@@ -18,9 +18,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <spawn.h>
+#include <stdexcept>
 #include <string>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -50,6 +52,7 @@ struct options {
   double seconds = 60;
   std::uint32_t seed = 1;
   int role = -1; // the place in the ledger; -1: the driver
+  std::vector<std::string> clients_by;
 };
 
 class driver {
@@ -114,7 +117,8 @@ private:
       settings += ",fail=reg_mr:3%:enomem";
       ++happened_["starts with some registrations refused"];
     }
-    std::vector<std::string> own{settings, "CHAOS_LEDGER=" + std::to_string(ledger_.descriptor())};
+    std::vector<std::string> own{settings, "CHAOS_LEDGER=" + std::to_string(ledger_.descriptor()),
+                                 "CHAOS_SERVERS=" + address_};
     // The pool of others has room for some of their messages only.
     if (faults_ && below(4) == 0) {
       own.push_back("CHAOS_POOL=" + std::to_string(small_pool));
@@ -127,11 +131,18 @@ private:
       if (std::strncmp(*v, "ASIO_RDMA_SOFT=", 15) != 0)
         environment.push_back(*v);
     environment.push_back(nullptr);
-    std::string program = "/proc/self/exe", role_option = "--role=" + std::to_string(place),
-                seed = "--seed=" + std::to_string(below(1'000'000));
-    char* arguments[] = {program.data(), role_option.data(), seed.data(), nullptr};
-    if (::posix_spawn(&pids_[place], program.c_str(), nullptr, nullptr, arguments,
-                      environment.data()) != 0) {
+    std::vector<std::string> command;
+    if (place >= servers)
+      command = options_.clients_by;
+    command.insert(command.end(), {std::filesystem::read_symlink("/proc/self/exe").string(),
+                                   "--role=" + std::to_string(place),
+                                   "--seed=" + std::to_string(below(1'000'000))});
+    std::vector<char*> arguments;
+    for (std::string& s : command)
+      arguments.push_back(s.data());
+    arguments.push_back(nullptr);
+    if (::posix_spawnp(&pids_[place], arguments[0], nullptr, nullptr, arguments.data(),
+                       environment.data()) != 0) {
       pids_[place] = 0;
       fail("a process cannot be started", place);
     }
@@ -349,6 +360,7 @@ private:
   }
 
   const options& options_;
+  const std::string address_ = std::getenv("ASIO_RDMA_ADDRESS"); // of the servers
   std::mt19937 random_;
   shared_ledger ledger_;
   pid_t pids_[processes] = {};
@@ -367,8 +379,11 @@ private:
 };
 
 int play(const options& o) {
-  if (o.role < 0)
+  if (o.role < 0) {
+    if (std::getenv("ASIO_RDMA_ADDRESS") == nullptr)
+      throw std::runtime_error("ASIO_RDMA_ADDRESS: the address of the device is needed");
     return driver(o).run() ? 0 : 1;
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL); // it ends with its driver
   const char* const descriptor = std::getenv("CHAOS_LEDGER");
   if (descriptor == nullptr || std::size_t(o.role) >= processes) {
@@ -392,6 +407,9 @@ int main(int argc, char** argv) {
       ->transform(CLI::AsNumberWithUnit(units))
       ->check(CLI::PositiveNumber);
   app.add_option("--seed", o.seed, "seed of the faults (1)");
+  app.add_option("--clients-by", o.clients_by,
+                 "a command that becomes another, for the clients: on-host 2")
+      ->delimiter(' ');
   app.add_option("--role", o.role)->group(""); // of the driver's own processes
   CLI11_PARSE(app, argc, argv);
   try {
