@@ -12,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <infiniband/verbs.h>
-#include <poll.h>
 #include <random>
 #include <string>
 #include <string_view>
@@ -162,11 +161,11 @@ struct device_side {
     require(ibv_modify_qp(qp, &a, mask | IBV_QP_STATE) == 0, "ibv_modify_qp");
   }
   void wait_for_event() const {
-    pollfd p{channel->fd, POLLIN, 0};
-    require(poll(&p, 1, 20'000) == 1, "a request does not complete");
+    require(wait_for(channel->fd), "a request does not complete");
     ibv_cq* of = nullptr;
     void* context = nullptr;
-    require(ibv_get_cq_event(channel, &of, &context) == 0, "ibv_get_cq_event");
+    require(uninterrupted([&] { return ibv_get_cq_event(channel, &of, &context); }) == 0,
+            "ibv_get_cq_event");
     ibv_ack_cq_events(of, 1);
   }
   /// The peer may use the middle half of `seen_by_window` from now on.
@@ -209,9 +208,9 @@ struct device_side {
   void wait_for_last_receive() const {
     ibv_async_event e{};
     do {
-      pollfd p{qp->context->async_fd, POLLIN, 0};
-      require(poll(&p, 1, 20'000) == 1, "last WQE reached does not come");
-      require(ibv_get_async_event(qp->context, &e) == 0, "ibv_get_async_event");
+      require(wait_for(qp->context->async_fd), "last WQE reached does not come");
+      require(uninterrupted([&] { return ibv_get_async_event(qp->context, &e); }) == 0,
+              "ibv_get_async_event");
       ibv_ack_async_event(&e);
     } while (e.event_type != IBV_EVENT_QP_LAST_WQE_REACHED);
   }

@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -28,7 +29,6 @@ namespace {
 
 using iwarp::start_frame;
 
-constexpr int patience = 20'000;          // ms; no more than an error needs
 constexpr std::size_t most_private = 255; // bytes that an event tells
 constexpr std::uint32_t receives = 16;    // more than the peer has messages
 constexpr std::size_t most_later = 255;   // bytes of the peer after its start frame
@@ -58,7 +58,8 @@ public:
   static int connected_to(std::uint16_t port) {
     const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const sockaddr_in to = loopback(port);
-    require(connect(s, reinterpret_cast<const sockaddr*>(&to), sizeof(to)) == 0, "connect");
+    const auto* const address = reinterpret_cast<const sockaddr*>(&to);
+    require(uninterrupted([&] { return connect(s, address, sizeof(to)); }) == 0, "connect");
     return s;
   }
 };
@@ -166,15 +167,11 @@ public:
   channel& operator=(const channel&) = delete;
   ~channel() { rdma_destroy_event_channel(made_); }
   operator rdma_event_channel*() const { return made_; }
-  bool has_event() const {
-    pollfd p{made_->fd, POLLIN, 0};
-    return poll(&p, 1, 0) == 1;
-  }
+  bool has_event() const { return wait_for(made_->fd, std::chrono::milliseconds(0)); }
   event next() const {
-    pollfd p{made_->fd, POLLIN, 0};
-    require(poll(&p, 1, patience) == 1, "an event does not come");
+    require(wait_for(made_->fd), "an event does not come");
     rdma_cm_event* e = nullptr;
-    require(rdma_get_cm_event(made_, &e) == 0, "rdma_get_cm_event");
+    require(uninterrupted([&] { return rdma_get_cm_event(made_, &e); }) == 0, "rdma_get_cm_event");
     const rdma_conn_param& c = e->param.conn;
     event taken{e->event, e->id, e->listen_id, {}};
     if (c.private_data != nullptr) {
@@ -297,7 +294,7 @@ const listener& the_listener() {
 bool has_request(const channel& c, peer& p) {
   for (;;) {
     pollfd both[] = {{static_cast<rdma_event_channel*>(c)->fd, POLLIN, 0}, {p.socket(), POLLIN, 0}};
-    require(poll(both, 2, patience) > 0, "neither an event nor the end of the connection");
+    require(wait_for(both), "neither an event nor the end of the connection");
     if (both[0].revents != 0)
       return true;
     if (!p.receive())
@@ -392,7 +389,7 @@ void be_server(reader& in) {
   a.responder_resources = depth(in);
   require(rdma_connect(id, &a) == 0, "rdma_connect");
 
-  peer p(accept(here.socket, nullptr, nullptr));
+  peer p(uninterrupted([] { return accept(here.socket, nullptr, nullptr); }));
   while (judgement(p.heard(), false).waits())
     require(p.receive(), "the device sends no request");
   const judgement request(p.heard(), false);

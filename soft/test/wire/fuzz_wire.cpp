@@ -21,7 +21,6 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/time.h>
 #include <sys/uio.h>
 #include <thread>
 
@@ -49,12 +48,10 @@ constexpr std::size_t long_segment = 8192;
 class peer : public fuzz_peer {
 public:
   peer(const ibv_qp& qp, bool crc) : fuzz_peer(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const timeval patience{20, 0};
     const int room = 1 << 18;
-    setsockopt(socket(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     setsockopt(socket(), SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
     const block_address to(block_of(qp.qp_num), block_address::connections);
-    require(connect(socket(), &to.base(), to.size) == 0, "connect");
+    require(uninterrupted([&] { return connect(socket(), &to.base(), to.size); }) == 0, "connect");
     iwarp::start_options o;
     o.peer_to_peer = true;
     o.crc = crc;
@@ -70,7 +67,7 @@ public:
     iwarp::start_reader reply(true);
     std::byte b{};
     do {
-      const ssize_t n = recv(socket(), &b, 1, 0);
+      const ssize_t n = take({&b, 1});
       require(n != 0, "the device has ended the connection before its start frame");
       require(n == 1, "the device does not answer the start frame");
     } while (reply.feed({&b, 1}).state == iwarp::start_reader::status::more);
@@ -78,8 +75,7 @@ public:
   }
   /// Gives the device a moment to send something, so that the input may answer it.
   void hear(std::chrono::milliseconds patience) {
-    pollfd p{socket(), POLLIN, 0};
-    if (poll(&p, 1, static_cast<int>(patience.count())) == 1)
+    if (wait_for(socket(), patience))
       receive();
   }
   /// Waits until the device has read all, or for some time if it stops to read.
