@@ -219,11 +219,12 @@ public:
 
   /// Closes the connection gracefully: sends a goodbye after everything that was sent before, and
   /// waits for the peer's goodbye, which the peer's library sends by itself. The peer's program
-  /// learns of the close when that has arrived, and may then destroy its connection. On completion
-  /// everything has arrived, and the connection has ended. Further sends and receives are
-  /// impossible: pending receives end with `operation_aborted`, and messages that the peer still
-  /// sends are refused or dropped. Signature `void(error_code)`. Errors: as the connection's, if it
-  /// fails before. Cancellation: `partial` and `terminal` end only the wait; `total` has no effect.
+  /// learns of the close when that has arrived, or a second after it was sent, and may then destroy
+  /// its connection. On completion everything has arrived, and the connection has ended. Further
+  /// sends and receives are impossible: pending receives end with `operation_aborted`, and messages
+  /// that the peer still sends are refused or dropped. Signature `void(error_code)`. Errors: as the
+  /// connection's, if it fails before. Cancellation: `partial` and `terminal` end only the wait;
+  /// `total` has no effect.
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_close(Token&& token = {}) {
     return detail::begin_async<Token, void(error_code)>(

@@ -62,6 +62,14 @@ struct no_descriptors {
 
 endpoint unused(meeting& m) { return acceptor(m.io, {device_address(m.dev), 0}).local_endpoint(); }
 
+/// Gives each request that arrives the address that `source` has then.
+void requests_come_from(const std::uint32_t& source) {
+  edit_event = [&source](rdma_cm_event& e) {
+    if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST)
+      reinterpret_cast<sockaddr_in*>(rdma_get_peer_addr(e.id))->sin_addr.s_addr = htonl(source);
+  };
+}
+
 } // namespace
 
 TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
@@ -166,10 +174,7 @@ TEST_CASE("a full backlog has room for a connector of another source") {
   std::vector<int> ended;
   std::uint32_t source = 1;
   const hooks h;
-  edit_event = [&](rdma_cm_event& e) {
-    if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST)
-      reinterpret_cast<sockaddr_in*>(rdma_get_peer_addr(e.id))->sin_addr.s_addr = htonl(source);
-  };
+  requests_come_from(source);
   const auto connect_from = [&](std::uint32_t address) {
     source = address;
     const auto before = m.listener->statistics();
@@ -204,10 +209,7 @@ TEST_CASE("a source with many requests delays a connector of another source by o
   std::list<queue_pair> callers, accepting;
   std::uint32_t source = 1;
   const hooks h;
-  edit_event = [&](rdma_cm_event& e) {
-    if (e.event == RDMA_CM_EVENT_CONNECT_REQUEST)
-      reinterpret_cast<sockaddr_in*>(rdma_get_peer_addr(e.id))->sin_addr.s_addr = htonl(source);
-  };
+  requests_come_from(source);
   std::size_t waiting = 0, ended = 0;
   for (const std::uint32_t address : {1U, 1U, 1U, 1U, 2U}) {
     source = address;
