@@ -2,6 +2,9 @@
 include(CMakePackageConfigHelpers)
 
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/asio_rdma")
+# All but the programs, which the component `tools` has.
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME library)
+
 install(TARGETS asio_rdma EXPORT asio_rdma FILE_SET HEADERS)
 install(EXPORT asio_rdma NAMESPACE asio_rdma:: FILE asio_rdma-targets.cmake DESTINATION "${package_dir}")
 install(TARGETS asio_rdma_headers EXPORT asio_rdma_headers)
@@ -26,11 +29,11 @@ install(PROGRAMS "${PROJECT_SOURCE_DIR}/tools/latency.bt" DESTINATION "${CMAKE_I
 
 foreach(program asio_rdma_trial asio_rdma_info asio_rdma_perf)
   if(TARGET ${program})
-    install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_BINDIR}")
+    install(TARGETS ${program} DESTINATION "${CMAKE_INSTALL_BINDIR}" COMPONENT tools)
   endif()
 endforeach()
 if(TARGET asio_rdma_info_try)
-  install(TARGETS asio_rdma_info_try DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/asio_rdma")
+  install(TARGETS asio_rdma_info_try DESTINATION "${CMAKE_INSTALL_LIBEXECDIR}/asio_rdma" COMPONENT tools)
 endif()
 
 # The version of Boost, which asio_rdma-config.cmake compares with the user's.

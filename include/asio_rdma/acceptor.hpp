@@ -426,6 +426,12 @@ public:
       async_accept(const Arguments&...) {
     return detail::wrong_object_to_accept<Object>();
   }
+  template <class Object, class Source, class... Rest>
+  requires(!connectable<Object> &&
+           !std::convertible_to<const Source&, const Object&>) detail::wrong_call
+      async_accept(const Source&, const Rest&...) {
+    return detail::wrong_object_to_accept<Object>();
+  }
   ///@}
 
 private:

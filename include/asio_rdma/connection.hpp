@@ -108,6 +108,13 @@ public:
       : basic_connection(std::forward<ExecutorOrContext>(ex)) {
     open(receives, options);
   }
+  /// Explains wrong arguments.
+  template <class ExecutorOrContext, class Source, class... Rest>
+  requires(!detail::opens_with<connection_options, Source, Rest...>)
+      basic_connection(ExecutorOrContext&& ex, const Source&, const Rest&...)
+      : basic_connection(std::forward<ExecutorOrContext>(ex)) {
+    detail::wrong_arguments_of_constructor<Source, Rest...>();
+  }
 
   /// The moved-from object is closed.
   basic_connection(basic_connection&&) noexcept = default;
@@ -485,13 +492,13 @@ public:
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_revoke(const registered_buffer& memory, std::chrono::microseconds grace,
                     Token&& token = {}) {
-    return detail::begin_async<Token, detail::revocation_result::signature>(initiate_revoke{this},
-                                                                            token, memory, grace);
+    return detail::begin_async<Token, detail::revocation_result::signature>(
+        initiate_revoke{this}, token, std::optional(memory), grace);
   }
   template <class Token = asio::default_completion_token_t<executor_type>>
   auto async_revoke(std::chrono::microseconds grace, Token&& token = {}) {
-    return detail::begin_async<Token, detail::revocation_result::signature>(initiate_revoke{this},
-                                                                            token, grace);
+    return detail::begin_async<Token, detail::revocation_result::signature>(
+        initiate_revoke{this}, token, std::optional<registered_buffer>(), grace);
   }
 
   /// Revokes every grant and loan of these bytes, or of all memory, to the peer. When the function
@@ -670,22 +677,15 @@ private:
   };
 
   struct initiate_revoke : initiation {
-    template <class Handler>
-    void operator()(Handler&& handler, const registered_buffer& memory, microseconds grace) const {
-      start(std::forward<Handler>(handler), &memory, grace);
-    }
-    template <class Handler>
-    void operator()(Handler&& handler, microseconds grace) const {
-      start(std::forward<Handler>(handler), nullptr, grace);
-    }
-
-  private:
-    template <class Handler>
-    void start(Handler&& handler, const registered_buffer* memory, microseconds grace) const {
+    template <class Handler> // without memory: all of it
+    void operator()(Handler&& handler, const std::optional<registered_buffer>& memory,
+                    microseconds grace) const {
       std::decay_t<Handler> h(std::forward<Handler>(handler));
       detail::start_operation<detail::region_operation, detail::revocation_result, 0>(
           this->self->impl_, this->self->io_, h, [](auto&) { return true; },
-          [&](impl_type& i, auto& op) { return detail::start_revoke(i, op, memory, grace); });
+          [&](impl_type& i, auto& op) {
+            return detail::start_revoke(i, op, memory ? &*memory : nullptr, grace);
+          });
     }
   };
 

@@ -159,6 +159,13 @@ public:
       : basic_stream(std::forward<ExecutorOrContext>(ex)) {
     open(receives, options);
   }
+  /// Explains wrong arguments.
+  template <class ExecutorOrContext, class Source, class... Rest>
+  requires(!detail::opens_with<stream_options, Source, Rest...>)
+      basic_stream(ExecutorOrContext&& ex, const Source&, const Rest&...)
+      : basic_stream(std::forward<ExecutorOrContext>(ex)) {
+    detail::wrong_arguments_of_constructor<Source, Rest...>();
+  }
 
   /// The moved-from object is closed.
   basic_stream(basic_stream&&) noexcept = default;

@@ -261,9 +261,11 @@ public:
       return "the device could not use a buffer of this side (rxe and siw report so: a wrong local "
              "key or a closed region; rxe: a receive that is shorter than the message, too)";
     case IBV_WC_LOC_PROT_ERR:
-      return "a local buffer is not within registered memory of that key and access";
+      return "a local buffer is not within registered memory, or has not the access (keep the "
+             "region until the operation ends; memory to be filled needs access::local_write)";
     case IBV_WC_RNR_RETRY_EXC_ERR:
-      return "the peer posted no receive in time (RNR retries exceeded)";
+      return "the peer posted no receive in time (RNR retries exceeded): start receives before "
+             "connecting, or use a connection";
     case IBV_WC_RETRY_EXC_ERR:
       return "the peer does not answer (transport retries exceeded)";
     case IBV_WC_REM_ACCESS_ERR:

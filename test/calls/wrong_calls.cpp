@@ -2,8 +2,11 @@
 // Calls that do not compile. `check` compiles one at a time (WRONG is its number) and compares the
 // compiler's first error with the words behind "says:". Number 0 has the calls as they should be.
 #include <asio_rdma/asio_rdma.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/deferred.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include <string>
 #include <utility>
@@ -72,5 +75,32 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   acceptor.async_accept<asio_rdma::stream>([](error_code, asio_rdma::stream) {});
 #elif WRONG == 19 // says: async_accept takes a queue_pair, connection or stream first, or makes one
   acceptor.async_accept<asio_rdma::stream>(acceptor.get_executor(), detached);
+#elif WRONG == 20 // says: async_accept takes a queue_pair, connection or stream first, or makes one
+  acceptor.async_accept<asio::ip::tcp::socket>(pool, detached);
+#elif WRONG == 21 // says: after the executor or context come a memory_pool or shared_receives
+  asio_rdma::stream(acceptor.get_executor(), registered);
+#elif WRONG == 22 // says: after the executor or context come a memory_pool or shared_receives
+  asio_rdma::connection(acceptor.get_executor(), pool, asio_rdma::stream_options());
 #endif
+}
+
+asio::awaitable<void> calls_awaited(asio_rdma::queue_pair& qp, asio_rdma::stream& stream,
+                                    asio_rdma::connector& connector, asio::ip::tcp::endpoint there,
+                                    asio::ip::tcp::socket& socket,
+                                    const asio_rdma::registered_buffer& registered,
+                                    const std::string& text) {
+#if WRONG == 0
+  co_await qp.async_send(registered, asio::deferred);
+  const std::size_t n = co_await stream.async_write_some(asio::buffer(text), asio::use_awaitable);
+  static_cast<void>(n);
+  co_await connector.async_connect(stream, there, asio::deferred);
+#elif WRONG == 23 // says: a queue pair sends registered memory only
+  co_await qp.async_send(asio::buffer(text), asio::deferred);
+#elif WRONG == 24 // says: this is no buffer sequence: pass asio::buffer(object)
+  const auto n = co_await stream.async_write_some(text, asio::use_awaitable);
+  static_cast<void>(n);
+#elif WRONG == 25 // says: only an asio_rdma::queue_pair, connection or stream can be connected
+  co_await connector.async_connect(socket, there, asio::deferred);
+#endif
+  co_return;
 }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: BSL-1.0
 // The words of the compiler for calls with wrong arguments. Beside a constrained function stands an
 // overload for the arguments that do not satisfy the constraint. It calls one of these functions,
-// so the compiler reports one error in words, and not a list of candidates.
+// so the compiler reports one error in words, and not a list of candidates; also behind `co_await`.
 #pragma once
 
 #include <asio_rdma/buffer.hpp>
+#include <boost/asio/async_result.hpp>
 #include <boost/asio/buffer.hpp>
 
 #include <concepts>
+#include <type_traits>
 
 namespace asio_rdma::detail {
 
@@ -16,7 +18,15 @@ template <class...>
 inline constexpr bool never = false;
 
 /// The result of such an overload. A concept that asks for the result of a call can tell it.
-struct wrong_call {};
+struct wrong_call {
+  struct result {};
+
+  /// As an operation of Asio's: `co_await` adds no error.
+  template <class Token>
+  requires(!std::is_pointer_v<std::decay_t<Token>>) auto operator()(Token&& token) const {
+    return asio::async_initiate<Token, void(result)>([](auto&&) {}, token);
+  }
+};
 
 /// Memory that a stream or a connection sends: an Asio buffer sequence, registered or not.
 template <class T>
@@ -109,6 +119,13 @@ wrong_call wrong_arguments_of_open() {
   static_assert(never<Arguments...>, "open takes a memory_pool or shared_receives, and then the "
                                      "options of this class (or none)");
   return {};
+}
+
+template <class... Arguments>
+void wrong_arguments_of_constructor() {
+  static_assert(never<Arguments...>,
+                "after the executor or context come a memory_pool or "
+                "shared_receives, and then the options of this class (or none)");
 }
 
 } // namespace asio_rdma::detail
