@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSL-1.0
-// The bounds of docs/security.md, and the calculator's defaults, are those of the code.
+// The bounds of docs/security.md, and the calculator's defaults, are those of the code, and the
+// page has each bound of the code.
 #include <catch.hpp>
 
 #include <asio_rdma/connect_options.hpp>
@@ -20,10 +21,12 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -61,7 +64,122 @@ std::map<std::string, std::string> of_page() {
   return result;
 }
 
+using names = std::set<std::string>;
+
+// Calls `line` with the type that is being defined, if the line is part of a structure of options,
+// and with the line without its comment.
+template <class Line>
+void for_each_line(const char* folder, Line line) {
+  const std::regex begin(R"(^struct (\w+_options) \{)");
+  for (const auto& e :
+       std::filesystem::recursive_directory_iterator(ASIO_RDMA_DOCS "/.." + std::string(folder))) {
+    if (!e.is_regular_file())
+      continue;
+    std::ifstream in(e.path());
+    std::string type;
+    for (std::string text; std::getline(in, text);) {
+      std::smatch found;
+      if (std::regex_search(text, found, begin))
+        type = found[1];
+      else if (text == "};")
+        type.clear();
+      line(type, text.substr(0, text.find("//")));
+    }
+  }
+}
+
+// Constants whose names are those of bounds, and which bound nothing that a peer makes this side
+// keep.
+const names other_constants{
+    "most_bytes",          // a pool's limit; the bytes of a message that is sent
+    "most_calls",          // of threads for calls of rdma_cm
+    "most_credits",        // by the width of a field
+    "most_data",           // of a request, by the device
+    "most_ends_at_a_time", // within `most_ends`
+    "most_gathered",       // within a receive
+    "most_grants",         // the largest value of `remote_memory_options::grants`
+    "most_idle_visits",    // before a stream waits for an event
+    "most_kept",           // memory of operations; events of the device
+    "most_patience",       // of this side's attempts to connect
+    "most_port_trials",    // of this side's attempts to connect
+    "most_rxe_retries",    // of this side's requests
+    "most_send_elements",  // of one's own requests
+    "most_texts",          // of errors
+    "most_threads",        // that allocate memory
+};
+
+// Options that bound nothing of a peer's, of objects that peers use.
+const names other_options{
+    "accept_options::admit",
+    "accept_options::data",
+    "memory_pool_options::log",
+    "connection_options::gather",
+    "connection_options::own_domain",
+    "connection_options::queue_pair",
+    "connection_options::remote_memory",
+    "connection_options::sends",
+    "global_memory_options::lanes",
+    "global_memory_options::shared_lanes",
+    "memory_pool_options::first_arena",
+    "memory_pool_options::huge_pages",
+    "memory_pool_options::rights",
+    "memory_pool_options::zeroed",
+    "remote_memory_options::default_lease",
+    "remote_memory_options::rights",
+    "shared_receives_options::receive_size",
+    "stream_options::own_domain",
+    "stream_options::queue_pair",
+};
+// Options of objects that this side uses.
+const names other_types{"alock_options",      "completion_queue_options",
+                        "connect_options",    "log_options",
+                        "queue_pair_options", "shared_receive_queue_options"};
+
 } // namespace
+
+TEST_CASE("each constant with the name of a bound is in docs/security.md, or bounds nothing of a "
+          "peer's") {
+  names in_page, in_code;
+  for (const auto& [name, value] : of_page())
+    in_page.insert(name.substr(name.find("::") + 2));
+  const std::regex constant(R"(\b(most_\w+)\s*(=|\{))");
+  for (const char* const folder : {"/src", "/include"})
+    for_each_line(folder, [&](const std::string&, const std::string& line) {
+      if (line.find("constexpr") == std::string::npos)
+        return;
+      for (std::sregex_iterator i(line.begin(), line.end(), constant), end; i != end; ++i)
+        in_code.insert((*i)[1]);
+    });
+  CHECK(in_code.size() > in_page.size() / 4);
+  for (const std::string& name : in_code) {
+    CAPTURE(name);
+    CHECK(in_page.count(name) + other_constants.count(name) == 1);
+  }
+  for (const std::string& name : other_constants) {
+    CAPTURE(name);
+    CHECK(in_code.count(name) == 1);
+  }
+}
+
+TEST_CASE("each option is in docs/security.md, or bounds nothing of a peer's") {
+  const auto in_page = of_page();
+  names in_code;
+  const std::regex member(R"(detail::set\(\*this, (\w+), )");
+  for_each_line("/include/asio_rdma", [&](const std::string& type, const std::string& line) {
+    if (std::smatch found;
+        !type.empty() && other_types.count(type) == 0 && std::regex_search(line, found, member))
+      in_code.insert(type + "::" + found[1].str());
+  });
+  CHECK(in_code.size() > other_options.size());
+  for (const std::string& name : in_code) {
+    CAPTURE(name);
+    CHECK(in_page.count(name) + other_options.count(name) == 1);
+  }
+  for (const std::string& name : other_options) {
+    CAPTURE(name);
+    CHECK(in_code.count(name) == 1);
+  }
+}
 
 TEST_CASE("the bounds of docs/security.md are those of the code") {
   std::map<std::string, std::string> code;
