@@ -12,8 +12,7 @@ namespace test {
 
 /// The victim's counters, and the tester's wishes. Both processes map it.
 struct hostile_report {
-  /// The interval of the victim's timer. A wait is counted in ticks of this timer: a slow machine
-  /// delays the ticks as much as the wait.
+  /// The interval of the victim's timer.
   static constexpr std::chrono::milliseconds tick{5};
 
   enum : std::uint32_t { starting, ready, failed };
@@ -32,6 +31,9 @@ struct hostile_report {
   /// The longest times between two ticks, without the time in which the machine did not run the
   /// process: of the context's thread on a processor, and of the clock.
   std::atomic<std::uint64_t> busy_ns{0}, gap_ns{0};
+  /// The time in which the machine has not run the process, and the context's thread
+  /// (hostile/machine.hpp).
+  std::atomic<std::uint64_t> late_ns{0}, waited_ns{0};
   std::atomic<std::uint64_t> measured{0}; ///< The last wish for a measurement that was carried out.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes in use, after what is unused was given back.
   std::atomic<std::uint64_t> pooled{0};   ///< Bytes of the pool in use.

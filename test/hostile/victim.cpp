@@ -5,6 +5,7 @@
 #include "device/global/global_support.hpp"
 #include "device/support/child_process.hpp"
 #include "device/support/long_run.hpp"
+#include "hostile/machine.hpp"
 #include "hostile/report.hpp"
 
 #include <asio_rdma/alock.hpp>
@@ -25,11 +26,9 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
-#include <fcntl.h>
 #include <malloc.h>
 #include <memory>
 #include <sys/prctl.h>
-#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -38,7 +37,6 @@ namespace {
 
 constexpr const char* variable = "HOSTILE_REPORT";
 constexpr auto token = asio::as_tuple(asio::use_awaitable);
-using ns = std::chrono::nanoseconds;
 
 std::uint64_t clock_ns(clockid_t clock) {
   timespec t{};
@@ -46,54 +44,6 @@ std::uint64_t clock_ns(clockid_t clock) {
   return static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000u +
          static_cast<std::uint64_t>(t.tv_nsec);
 }
-
-/// The time that a thread has waited for a processor, if the kernel tells (proc(5), schedstat).
-class processor_wait {
-public:
-  /// Of the calling thread.
-  processor_wait() : file_(::open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC)) {}
-  ~processor_wait() {
-    if (file_ >= 0)
-      ::close(file_);
-  }
-  processor_wait(const processor_wait&) = delete;
-  std::uint64_t total_ns() const {
-    char text[100]{};
-    unsigned long long ran = 0, waited = 0;
-    if (file_ >= 0 && ::pread(file_, text, sizeof text - 1, 0) > 0)
-      std::sscanf(text, "%llu %llu", &ran, &waited);
-    return waited;
-  }
-
-private:
-  int file_;
-};
-
-/// A thread that only sleeps. The time by which it wakes late is time in which the machine does
-/// not run this process.
-class machine_watch {
-public:
-  machine_watch() : thread_([this] { run(); }) {}
-  ~machine_watch() {
-    over_ = true;
-    thread_.join();
-  }
-  std::uint64_t late() const noexcept { return late_; }
-
-private:
-  void run() {
-    constexpr std::chrono::milliseconds pause(5);
-    while (!over_) {
-      const auto before = std::chrono::steady_clock::now();
-      std::this_thread::sleep_for(pause);
-      late_ +=
-          static_cast<std::uint64_t>(ns(std::chrono::steady_clock::now() - before - pause).count());
-    }
-  }
-  std::atomic<bool> over_{false};
-  std::atomic<std::uint64_t> late_{0};
-  std::thread thread_;
-};
 
 /// Blocks of the pool with a pattern, and holes between them, so that a grant has guarded memory on
 /// both sides.
@@ -267,7 +217,7 @@ private:
 
   void tick() {
     const std::uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), now = clock_ns(CLOCK_MONOTONIC),
-                        late = watch_.late(), waited = wait_.total_ns();
+                        late = report_->late_ns, waited = wait_.total_ns();
     if (last_.now != 0) {
       // Each thread's waits are subtracted, as they are no work of the context.
       note(report_->busy_ns, cpu - last_.cpu, late - last_.late);
@@ -282,7 +232,7 @@ private:
     }
     report_->pooled = pool_.statistics().bytes_in_use;
     ++report_->ticks;
-    last_ = {clock_ns(CLOCK_THREAD_CPUTIME_ID), clock_ns(CLOCK_MONOTONIC), watch_.late(),
+    last_ = {clock_ns(CLOCK_THREAD_CPUTIME_ID), clock_ns(CLOCK_MONOTONIC), report_->late_ns,
              wait_.total_ns()};
     timer_.expires_after(hostile_report::tick);
     timer_.async_wait([this](error_code) { tick(); });
@@ -302,8 +252,8 @@ private:
   acceptor messages_{io_}, bytes_{io_}, admitting_{io_};
   global_memory node_{io_, pool_, host_id};
   asio::steady_timer timer_{io_};
-  machine_watch watch_;
   processor_wait wait_;
+  machine_watch watch_{wait_, report_->late_ns, report_->waited_ns};
   struct {
     std::uint64_t cpu = 0, now = 0, late = 0, waited = 0;
   } last_;
