@@ -86,7 +86,9 @@ void bare_peer::resolve() {
   check(channel_ != nullptr, "rdma_create_event_channel");
   check(::rdma_create_id(channel_, &id_, nullptr, RDMA_PS_TCP) == 0, "rdma_create_id");
   asio::ip::tcp::endpoint to(own_endpoint().address(), static_cast<std::uint16_t>(port_));
-  check(::rdma_resolve_addr(id_, nullptr, static_cast<sockaddr*>(to.data()), 5000) == 0,
+  asio::ip::tcp::endpoint from(shape_.from.value_or(asio::ip::address()), 0);
+  check(::rdma_resolve_addr(id_, shape_.from ? static_cast<sockaddr*>(from.data()) : nullptr,
+                            static_cast<sockaddr*>(to.data()), 5000) == 0,
         "rdma_resolve_addr");
   check(next_event() == RDMA_CM_EVENT_ADDR_RESOLVED, "the address");
   check(::rdma_resolve_route(id_, 5000) == 0, "rdma_resolve_route");

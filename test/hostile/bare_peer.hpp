@@ -30,6 +30,7 @@ public:
     std::uint32_t receive_size = 8192;
     std::size_t longest_frame = 65536; ///< That it sends; also the longest access.
     std::size_t lent = 4096;           ///< Memory that it may offer, with all rights.
+    std::optional<asio::ip::address> from = std::nullopt; ///< Its own address, if it matters.
 
     /// One that costs little, for many peers at a time.
     static shape small() { return {5, 64, 64, 64}; }

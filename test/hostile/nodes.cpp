@@ -4,6 +4,9 @@
 
 #include <asio_rdma/detail/global/global_message.hpp>
 
+#include "global/global_memory_impl.hpp"
+
+#include <algorithm>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -34,19 +37,24 @@ public:
   }
 
   /// Sends a message when there is a credit for it. False if there is none within a second.
-  bool say(const global_message& m) {
-    collect(0ms);
-    for (int i = 0; i < 100 && credit_ < 4 && !peer.ended(); ++i)
-      collect(10ms);
-    if (credit_ < 4)
-      return false;
-    --credit_;
-    frame_header h = frame(frame_type::message);
-    h.credits = returns ? peer.take_owed() : std::uint16_t(0);
-    return peer.send(h, encode(m));
+  bool say(const global_message& m) { return send(frame_type::message, encode(m)); }
+  /// The same with as many messages in one frame as a receive has room for. Returns their number.
+  std::uint32_t say_many(const global_message& m) {
+    const auto bytes = encode(m);
+    const auto length = static_cast<std::uint32_t>(bytes.size());
+    byte_vector one(gathered_size(length)), all;
+    encode(gathered_header{length, std::nullopt}, one.data());
+    std::copy(bytes.begin(), bytes.end(), one.begin() + gathered_header::size);
+    std::uint32_t count = 0;
+    for (; count < most_gathered &&
+           frame_header::size + all.size() + one.size() <= peer.of_victim().receive_size;
+         ++count)
+      all.insert(all.end(), one.begin(), one.end());
+    return send(frame_type::gathered, all) ? count : 0;
   }
-  std::optional<global_message> hear() {
-    for (int i = 0; i < 100 && heard_.empty() && !peer.ended(); ++i)
+  /// The next message. None if there is none within this time.
+  std::optional<global_message> hear(std::chrono::milliseconds patience = 5s) {
+    for (auto i = patience / 50ms; i != 0 && heard_.empty() && !peer.ended(); --i)
       collect(50ms);
     if (heard_.empty())
       return {};
@@ -56,11 +64,29 @@ public:
   }
 
   bare_peer peer;
+  /// Waits for the end of the connection. False if it does not end within some seconds.
+  bool hears_end() {
+    for (int i = 0; i < 100 && !peer.ended(); ++i)
+      collect(50ms);
+    return peer.ended();
+  }
+
   bool connected = false;
   bool returns = true; ///< Whether it returns credits.
   remote_buffer segment;
 
 private:
+  bool send(frame_type type, bytes_view payload) {
+    collect(0ms);
+    for (int i = 0; i < 100 && credit_ < 4 && !peer.ended(); ++i)
+      collect(10ms);
+    if (credit_ < 4)
+      return false;
+    --credit_;
+    frame_header h = frame(type);
+    h.credits = returns ? peer.take_owed() : std::uint16_t(0);
+    return peer.send(h, payload);
+  }
   void collect(std::chrono::milliseconds patience) {
     for (auto f = peer.receive(patience); f; f = peer.receive(0ms)) {
       frame_header h;
@@ -135,23 +161,86 @@ TEST_CASE("nodes: a node that requests memory, and takes no answer") {
     node n(s.report()->nodes_port, 90);
     REQUIRE(n.connected);
     n.returns = false;
-    for (std::uint32_t i = 0; i < repetitions(1000) && n.say(of(kind::allocate, i)); ++i)
+    std::uint32_t frames = 0;
+    for (; frames < repetitions(1000) && n.say_many(of(kind::allocate)) != 0; ++frames)
       continue;
+    // Of the requests in the victim's receives, few are taken: those that are answered, and
+    // `most_answers` whose answers wait. A receive is returned when all of its requests are taken.
+    CHECK(frames <= n.peer.first_credits() + 2);
     s.served();
   }
   s.check();
 }
 
-TEST_CASE("nodes: a node that requests all memory, and descriptors without end") {
+TEST_CASE("nodes: a node that requests descriptors without end") {
   siege s;
   {
     node n(s.report()->nodes_port, 91);
     REQUIRE(n.connected);
-    for (const kind what : {kind::descriptors, kind::free, kind::wake, kind::woken})
+    constexpr std::size_t most = global_memory_impl::most_loans;
+    std::size_t sent = 0, got = 0;
+    global_message m = of(kind::descriptors);
+    m.value = global_message::max_descriptors + 1;
+    REQUIRE(n.say(m));
+    const auto refusal = n.hear();
+    REQUIRE(refusal);
+    CHECK(refusal->status == global_message::result::invalid);
+    m.value = 1;
+    while (sent < most + 500) {
+      const std::uint32_t more = n.say_many(m);
+      REQUIRE(more != 0);
+      sent += more;
+    }
+    for (; sent != 0; --sent) {
+      const auto answer = n.hear();
+      REQUIRE(answer);
+      got += answer->status == global_message::result::ok ? 1U : 0U;
+    }
+    CHECK(got == most);
+  }
+  s.check();
+}
+
+TEST_CASE("nodes: hints to a node that takes none") {
+  siege s;
+  {
+    node sleeper(s.report()->nodes_port, 88), waker(s.report()->nodes_port, 89);
+    REQUIRE(sleeper.connected);
+    REQUIRE(waker.connected);
+    global_message m = of(kind::descriptors);
+    m.value = 1;
+    REQUIRE(sleeper.say(m));
+    const auto lent = sleeper.hear();
+    REQUIRE(lent);
+    REQUIRE(lent->status == global_message::result::ok);
+    sleeper.returns = false;
+    m = of(kind::wake);
+    m.value = lent->value;
+    for (std::size_t i = 0; i < repetitions(100); ++i)
+      REQUIRE(waker.say_many(m) != 0);
+    // The answer to a later request: all hints have been sent or dropped.
+    REQUIRE(waker.say(of(kind::descriptors)));
+    REQUIRE(waker.hear());
+    sleeper.returns = true;
+    std::uint32_t hints = 0;
+    while (const auto hint = sleeper.hear(500ms))
+      hints += hint->what == kind::woken ? 1U : 0U;
+    // Those for which it had credits, and `most_hints`.
+    CHECK(hints <= bare_peer::shape().receives + global_memory_impl::most_hints);
+    CHECK(hints >= global_memory_impl::most_hints);
+  }
+  s.check();
+}
+
+TEST_CASE("nodes: a node that frees what is no block, and hands over locks that it does not have") {
+  siege s;
+  {
+    node n(s.report()->nodes_port, 91);
+    REQUIRE(n.connected);
+    for (const kind what : {kind::free, kind::wake, kind::woken})
       for (std::uint32_t i = 0; i < repetitions(60); ++i) {
         global_message m = of(what, i);
-        // Never the block of another node: any member may free it.
-        m.value = what == kind::descriptors ? 2 : 64 * i + 1;
+        m.value = 64 * i + 1; // never the block of another node: any member may free it
         n.say(m);
       }
   }
@@ -172,6 +261,9 @@ TEST_CASE("nodes: each message at the wrong time, of a node that takes no answer
       m.value = 1; // of no block: any member may free the block of another
     for (m.id = 0; m.id < repetitions(100) && n.say(m); ++m.id)
       continue;
+    const bool is_request = what == kind::allocate || what == kind::free ||
+                            what == kind::descriptors || what == kind::wake || what == kind::woken;
+    CHECK((is_request ? !n.peer.ended() : n.hears_end()));
   }
   s.served();
   s.check();

@@ -36,7 +36,11 @@ struct hostile_report {
   std::atomic<std::uint64_t> late_ns{0}, waited_ns{0};
   std::atomic<std::uint64_t> measured{0}; ///< The last wish for a measurement that was carried out.
   std::atomic<std::uint64_t> resident{0}; ///< Bytes in use, after what is unused was given back.
+  std::atomic<std::uint64_t> heap{0};     ///< Bytes of the heap in use then.
   std::atomic<std::uint64_t> pooled{0};   ///< Bytes of the pool in use.
+  /// The most since the tester set them to 0: of those bytes, and of the handshakes under way of an
+  /// acceptor.
+  std::atomic<std::uint64_t> most_pooled{0}, most_handshakes{0};
   std::atomic<std::uint64_t> pool_limit{0};
   std::atomic<std::uint64_t> damaged{0}; ///< Bytes of guarded memory that have changed.
   // Where a peer aims that knows more than it should.

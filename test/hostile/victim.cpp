@@ -152,6 +152,9 @@ private:
         co_return;
       if (m.text().starts_with(borrow_command))
         asio::co_spawn(io_, borrow(c), rethrow);
+      if (m.text().starts_with(receives_command))
+        for (std::uint32_t i = 1; i < options_.receives; ++i)
+          asio::co_spawn(io_, echo(c), rethrow);
       const auto [failure, n] = co_await c->async_send(m, token);
       if (failure)
         co_return;
@@ -215,6 +218,12 @@ private:
     }
   }
 
+  /// The default, but less in the lab: a device of the kernel answers the READs of a stopped
+  /// process, so peers there can use up all of the limit.
+  static std::size_t limit(const device& d) {
+    return is_kernels(d) ? 512 << 20 : memory_pool_options().limit;
+  }
+
   void tick() {
     const std::uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID), now = clock_ns(CLOCK_MONOTONIC),
                         late = report_->late_ns, waited = wait_.total_ns();
@@ -228,9 +237,13 @@ private:
       pool_.trim();
       ::malloc_trim(0);
       report_->resident = resident_bytes();
+      report_->heap = heap_bytes();
       report_->measured = wish;
     }
     report_->pooled = pool_.statistics().bytes_in_use;
+    raise(report_->most_pooled, report_->pooled);
+    for (const acceptor* a : {&messages_, &bytes_})
+      raise(report_->most_handshakes, a->statistics().handshakes);
     ++report_->ticks;
     last_ = {clock_ns(CLOCK_THREAD_CPUTIME_ID), clock_ns(CLOCK_MONOTONIC), report_->late_ns,
              wait_.total_ns()};
@@ -239,14 +252,22 @@ private:
   }
   static void note(std::atomic<std::uint64_t>& longest, std::uint64_t took, std::uint64_t not_run) {
     const std::uint64_t own = took > not_run ? took - not_run : 0;
-    if (own > longest)
-      longest = own;
+    raise(longest, own);
+  }
+  static void raise(std::atomic<std::uint64_t>& most, std::uint64_t now) {
+    if (now > most)
+      most = now;
+  }
+  static std::uint64_t heap_bytes() {
+    const struct mallinfo2 all = ::mallinfo2();
+    return all.uordblks + all.hblkhd;
   }
 
   shared_report& report_;
   asio_rethrow rethrow;
   asio::io_context io_;
-  memory_pool pool_{protection_domain(open_device())};
+  device dev_ = open_device();
+  memory_pool pool_{protection_domain(dev_), memory_pool_options().set_limit(limit(dev_))};
   guard guard_{pool_};
   connection_options options_;
   acceptor messages_{io_}, bytes_{io_}, admitting_{io_};

@@ -14,6 +14,9 @@ namespace test {
 inline constexpr std::size_t guarded_block = 4096;
 /// A message that begins with this text makes the victim request memory of its peer.
 inline constexpr std::string_view borrow_command = "borrow";
+/// A message that begins with this text makes the victim receive as many messages at a time as the
+/// connection has receives.
+inline constexpr std::string_view receives_command = "receives";
 
 /// The environment of the hidden test case that is the victim.
 std::vector<std::string> victim_variables(const shared_report& r);
