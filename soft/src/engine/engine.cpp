@@ -200,7 +200,11 @@ void engine::remove(task& t) {
   // Before the tasks leave `posted_`, so that the engine does not sleep meanwhile.
   collected_ = true;
   collect();
-  std::replace(ready_.begin(), ready_.end(), &t, static_cast<task*>(nullptr));
+  // If it is not there, it was not scheduled, or another thread is in `schedule` and will post it.
+  const auto at = std::find(ready_.begin(), ready_.end(), &t);
+  if (at == ready_.end())
+    return;
+  *at = nullptr;
   t.scheduled_ = false;
 }
 

@@ -81,6 +81,8 @@ void visited_descriptors::serve() {
 // On the engine's thread: something was left, or the patience may be over. If the program still
 // comes, it gets its messages itself.
 void visited_descriptors::run() {
+  if (table_.fd() < 0) // closed since another thread has left the rest
+    return;
   if (has_rest_.exchange(false))
     serve();
   if (engine_watches_)
