@@ -52,7 +52,7 @@ asio::awaitable<void> serve_metrics(tcp::acceptor& acceptor, asio::execution_con
 // [scrape]
 
 asio::awaitable<void> echo_once(asio_rdma::acceptor& acceptor, asio_rdma::memory_pool pool) {
-  auto client = co_await acceptor.async_accept<asio_rdma::stream>(pool, {}, deferred);
+  auto client = co_await acceptor.async_accept<asio_rdma::stream>(pool, deferred);
   std::array<char, 5> bytes;
   co_await asio::async_read(client, asio::buffer(bytes), deferred);
   co_await asio::async_write(client, asio::buffer(bytes), deferred);
