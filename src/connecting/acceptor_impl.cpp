@@ -224,7 +224,8 @@ bool acceptor_impl::start(accept_operation& op) {
 
 // Allocates all memory before it takes the request.
 bool acceptor_impl::on_request(const cm_event& event) {
-  request_list request(1, std::make_shared<cm_connection>(service_, executor_));
+  // The service's weak_ptr outlives the object by a while, and then keeps no memory of it.
+  request_list request(1, std::shared_ptr<cm_connection>(new cm_connection(service_, executor_)));
   const auto connection = request.front();
   service_.remember(connection);
   connection->adopt(event, tallies_);

@@ -174,6 +174,9 @@ void global_memory_impl::end(const peer_ptr& p, const error_code& why) noexcept 
     p->link.impl()->close();
   {
     const std::lock_guard guard(mutex_);
+    // Another view may have introduced itself while the connection was being closed.
+    if (!closed_ && has_lane(*p))
+      replace_lane(*p);
     if (!closed_ && has_lane(*p))
       note_departure(*p);
     unused.splice(unused.end(), lanes_.take_unused());
@@ -230,7 +233,7 @@ void global_memory_impl::listen_to(const peer_ptr& p) noexcept {
   {
     const std::lock_guard guard(mutex_);
     const bool takes_more = p->answers < most_answers && p->unsent < most_unsent && !p->zeroing;
-    if (p->ended || (!p->listening && !takes_more))
+    if (p->ended || p->refused || (!p->listening && !takes_more))
       return;
     const bool expected = p->serves || !p->requests.empty() || p->asked != 0;
     connection_impl& link = *p->link.impl();
@@ -293,6 +296,10 @@ error_code global_memory_impl::take(const peer_ptr& p, const global_message& m,
     global_message refusal;
     refusal.what = kind::refuse;
     refusal.status = result::node_in_use;
+    {
+      const std::lock_guard guard(mutex_);
+      p->refused = true;
+    }
     p->link.async_send(asio::buffer(encode(refusal)),
                        [s = self(), p, ec](error_code, std::size_t) { s->end(p, ec); });
     return {};

@@ -163,6 +163,7 @@ private:
   void send_counted(const peer_ptr& p, const global_message& m, std::size_t peer::*count,
                     std::size_t most);
   void ask(const peer_ptr& p, global_request& op);
+  void send_numbered(const peer_ptr& p, global_request& op);
   void ask_next(const peer_ptr& p);
   void send_request(const peer_ptr& p, const global_message& m);
   ///@}

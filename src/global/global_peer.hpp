@@ -55,6 +55,7 @@ struct global_memory_impl::peer {
   std::list<global_lane> departure;           // published instead once the node has left
   std::unique_ptr<background_timer> silence;  // until the introduction
   bool connected = false;
+  bool refused = false; // by an answer that is on its way: nothing more is taken
   std::optional<arrival> listening;
   std::size_t hints = 0; // on their way to the peer
   bool ended = false;

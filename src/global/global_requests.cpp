@@ -79,10 +79,14 @@ bool global_memory_impl::start(global_request& op, node_id to) {
 void global_memory_impl::ask(const peer_ptr& p, global_request& op) {
   if (p->asked >= most_asked)
     return p->waiting.push_back(op);
+  send_numbered(p, op);
+  p->requests.push_back(op);
+}
+
+void global_memory_impl::send_numbered(const peer_ptr& p, global_request& op) {
   op.number = op.message.id = ++numbers_ != 0 ? numbers_ : ++numbers_;
   send_request(p, op.message);
   ++p->asked;
-  p->requests.push_back(op);
 }
 
 // The mutex is locked. The peer can answer a request that it has not taken, and then the next one
@@ -96,9 +100,9 @@ void global_memory_impl::ask_next(const peer_ptr& p) {
   --p->asked;
   if (p->asked >= most_asked || p->waiting.empty())
     return;
-  auto& op = static_cast<global_request&>(p->waiting.front());
-  p->waiting.pop_front();
-  ask(p, op);
+  // If there is no memory to send it, it ends with the others that wait.
+  send_numbered(p, static_cast<global_request&>(p->waiting.front()));
+  p->requests.splice(p->requests.end(), p->waiting, p->waiting.begin());
 }
 
 // The owner still answers a cancelled request: memory that it then allocates is given back once,

@@ -59,6 +59,17 @@ struct allocates : scene {
   }
 };
 
+/// More requests than a node has at a time.
+struct allocates_much : scene {
+  void play(handler_accounts& accounts) {
+    for (int i = 0; i < 20; ++i)
+      accounts.start("allocate", [&](auto handler) {
+        guest.async_allocate<std::uint64_t>(host_id, 0, 1, std::move(handler));
+      });
+    accounts.run(io);
+  }
+};
+
 /// Operations on memory, some of which wait for a place.
 struct accesses : scene {
   accesses() : at(make<std::uint64_t>(2048)) {}
@@ -145,6 +156,9 @@ private:
 
 TEST_CASE("nodes join while an allocation fails") { fail_each_allocation<joins>(); }
 TEST_CASE("memory is requested while an allocation fails") { fail_each_allocation<allocates>(); }
+TEST_CASE("requests wait for others while an allocation fails") {
+  fail_each_allocation<allocates_much>();
+}
 
 TEST_CASE("an operation that there is no memory for is not in its batch") {
   world w;

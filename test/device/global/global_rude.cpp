@@ -90,6 +90,38 @@ TEST_CASE("a second introduction, or an answer to nothing, ends the connection")
   CHECK(w.host.knows(99));
 }
 
+// All of them arrive before the host takes the first.
+TEST_CASE("a node that is refused is not heard again") {
+  const device dev = open_device();
+  const memory_pool pool{protection_domain(dev)};
+  asio::io_context of_host(1), of_peer(1);
+  global_memory host(of_host, pool, host_id);
+  host.listen({device_address(dev), 0});
+  asio_rdma::connection link(of_peer, pool);
+  asio_rdma::connector connector(of_peer);
+  test::connection connected;
+  connector.async_connect(link, host.local_endpoint(), connected.handler());
+  until({&of_host, &of_peer}, [&] { return connected.done(); });
+  global_message join = rude::hello();
+  join.node = host_id; // and another incarnation
+  const std::vector<std::byte> bytes = encode(join);
+  constexpr int joins = 4;
+  int said = 0;
+  for (int i = 0; i < joins; ++i)
+    link.async_send(asio::buffer(bytes), [&](error_code, std::size_t) { ++said; });
+  until(of_peer, [&] { return said == joins; });
+  int refusals = 0;
+  for (;;) {
+    outcome<message> heard;
+    link.async_receive(heard.handler());
+    until({&of_host, &of_peer}, [&] { return heard.done(); });
+    if (heard.ec)
+      break;
+    ++refusals;
+  }
+  CHECK(refusals == 1);
+}
+
 TEST_CASE("requests with invalid values are answered with the error") {
   world w;
   rude r(w);
