@@ -91,7 +91,7 @@ TEST_CASE("a second introduction, or an answer to nothing, ends the connection")
 }
 
 // All of them arrive before the host takes the first.
-TEST_CASE("a node that is refused is not heard again") {
+TEST_CASE("a node gets one refusal") {
   const device dev = open_device();
   const memory_pool pool{protection_domain(dev)};
   asio::io_context of_host(1), of_peer(1);
