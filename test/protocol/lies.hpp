@@ -48,7 +48,7 @@ std::vector<std::byte> a_frame(Source& in, const party& p) {
       frame_type::refused,  frame_type::request,  frame_type::granted,  frame_type::denied,
       frame_type::renew,    frame_type::renewed,  frame_type::ended,    frame_type::release,
       frame_type::shutdown, frame_type::goodbye,  frame_type::gathered, frame_type::recall,
-      frame_type::yielded};
+      frame_type::yielded,  frame_type::resized};
   frame_header h;
   h.type = types[in.below(std::size(types))];
   const std::uint8_t how = in.byte();
@@ -115,6 +115,9 @@ std::vector<std::byte> a_frame(Source& in, const party& p) {
   case frame_type::ended:
     h.immediate = 1 + in.below(7);
     break;
+  case frame_type::resized:
+    h.immediate = (how & 6) == 6 ? in.below(90) : 80 + in.below(500);
+    [[fallthrough]];
   case frame_type::credits:
   case frame_type::shutdown:
   case frame_type::goodbye:
