@@ -108,6 +108,8 @@ bool stream_impl::wait_for_peer(operation_list& done) {
   bool possible = false;
   if ((!owes && !closed_) || link_.failing()) {
     waits_.reset();
+  } else if (looking_ && waits_ && !asked_ && !closed_ && !bytes_->withdrawing()) {
+    possible = true; // the clock is not read at each sign: `look` finds out whether there was one
   } else {
     const auto now = protocol_clock::now();
     if (!waits_ || signs_of_peer() != signs_) {
