@@ -42,7 +42,7 @@ class Rows:
 
     def __init__(self, words, kinds, most):
         self.canvas, self.y, self.most = Canvas(), 48, most
-        self.canvas.text(LEFT, 16, words, weight="bold")
+        self.canvas.text(8, 16, words, weight="bold")
         for i, (kind, colour) in enumerate(kinds.items()):
             self.canvas.bar(LEFT + 100 * i, 26, 9, 9, colour)
             self.canvas.text(LEFT + 100 * i + 13, 34, kind)
@@ -111,7 +111,7 @@ def instructions(overhead):
     bar, gap, width, most = 12, 8, 420, 8
     cases = overhead["cases"]
     canvas, y = Canvas(), 34
-    canvas.text(LEFT, 16, "instructions per operation of 64 bytes, bare verbs = 1; short line: wanted", weight="bold")
+    canvas.text(8, 16, "instructions per operation of 64 bytes, bare verbs = 1; short line: wanted", weight="bold")
     for words, name, bare, wanted, _ in costs.OVERHEADS:
         verbs = cases[bare]["instructions"]
         canvas.text(LEFT - 8, y + bar - 2, words, "end")
