@@ -94,6 +94,14 @@
 #else
 #define ASIO_RDMA_BUILD_BUFFERS
 #endif
+// Mutexes of the reactor and of strands since Boost 1.92: <boost/asio/detail/slim_mutex.hpp>.
+#if defined(BOOST_ASIO_DISABLE_FUTEX) && defined(BOOST_ASIO_DISABLE_STD_ATOMIC_WAIT)
+#define ASIO_RDMA_BUILD_MUTEX _without_FUTEX_and_STD_ATOMIC_WAIT
+#elif defined(BOOST_ASIO_DISABLE_FUTEX)
+#define ASIO_RDMA_BUILD_MUTEX _without_FUTEX
+#else
+#define ASIO_RDMA_BUILD_MUTEX
+#endif
 // The reactor, its descriptors of timers and its interrupter.
 #if defined(BOOST_ASIO_HAS_IO_URING_AS_DEFAULT)
 #define ASIO_RDMA_BUILD_REACTOR _AS_DEFAULT
@@ -109,8 +117,8 @@
 
 #define ASIO_RDMA_PASTE_EXPANDED(a, b) a##b
 #define ASIO_RDMA_PASTE(a, b) ASIO_RDMA_PASTE_EXPANDED(a, b)
-#define ASIO_RDMA_BUILD_NAME_OF(boost, a, b, c, d, e, f, g, h, i, j, k, l)                         \
-  library_built_with_BOOST_VERSION_##boost##a##b##c##d##e##f##g##h##i##j##k##l
+#define ASIO_RDMA_BUILD_NAME_OF(boost, a, b, c, d, e, f, g, h, i, j, k, l, m)                      \
+  library_built_with_BOOST_VERSION_##boost##a##b##c##d##e##f##g##h##i##j##k##l##m
 #define ASIO_RDMA_BUILD_NAME_EXPANDED(...) ASIO_RDMA_BUILD_NAME_OF(__VA_ARGS__)
 /// The name of the variable, such as `library_built_with_BOOST_VERSION_108100`.
 #define ASIO_RDMA_BUILD_NAME                                                                       \
@@ -118,7 +126,8 @@
       BOOST_VERSION, ASIO_RDMA_BUILD_TRACKING, ASIO_RDMA_BUILD_THREADS, ASIO_RDMA_BUILD_ATOMIC,    \
       ASIO_RDMA_BUILD_KEYWORD, ASIO_RDMA_BUILD_EXCEPTIONS, ASIO_RDMA_BUILD_RECYCLING,              \
       ASIO_RDMA_BUILD_ALIGNED, ASIO_RDMA_BUILD_TYPEID, ASIO_RDMA_BUILD_EXECUTOR,                   \
-      ASIO_RDMA_BUILD_BUFFERS, ASIO_RDMA_BUILD_CHUNKS, ASIO_RDMA_BUILD_REACTOR)
+      ASIO_RDMA_BUILD_BUFFERS, ASIO_RDMA_BUILD_CHUNKS, ASIO_RDMA_BUILD_MUTEX,                      \
+      ASIO_RDMA_BUILD_REACTOR)
 
 #pragma GCC visibility push(default)
 namespace asio_rdma::detail {
