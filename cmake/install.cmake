@@ -68,6 +68,7 @@ if(EXISTS "${PROJECT_SOURCE_DIR}/docs")
   install(FILES "${PROJECT_SOURCE_DIR}/benchmarks/instructions.svg" "${PROJECT_SOURCE_DIR}/benchmarks/results.svg"
           "${PROJECT_SOURCE_DIR}/benchmarks/streams.svg"
           DESTINATION "${CMAKE_INSTALL_DOCDIR}/benchmarks")
+  install(DIRECTORY "${PROJECT_SOURCE_DIR}/perf/results" DESTINATION "${CMAKE_INSTALL_DOCDIR}/perf")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/docs" "${PROJECT_SOURCE_DIR}/src" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
           FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "trials/*.txt" PATTERN "docs/site" EXCLUDE)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/example" DESTINATION "${CMAKE_INSTALL_DOCDIR}"
