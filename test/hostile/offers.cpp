@@ -33,6 +33,18 @@ bool offer(bare_peer& p, const remote_buffer& memory, std::uint32_t id = 0) {
   return p.send(h, payload_of(offer_payload{memory}));
 }
 
+/// Streams that offer this memory each, and take nothing.
+std::deque<bare_peer> offering_streams(siege& s, std::size_t count,
+                                       std::vector<std::byte>& memory) {
+  std::deque<bare_peer> peers;
+  for (std::size_t i = 0; i < count; ++i) {
+    bare_peer& p = peers.emplace_back(s.report()->bytes_port, bare_peer::shape::small());
+    REQUIRE(p.connect(kind::stream));
+    REQUIRE(offer(p, p.lend(memory.data(), memory.size())));
+  }
+  return peers;
+}
+
 } // namespace
 
 TEST_CASE("offers: lengths up to 2^64 and addresses at the ends") {
@@ -214,12 +226,7 @@ TEST_CASE("offers: streams that take no bytes") {
   {
     constexpr std::size_t count = 4;
     std::vector<std::byte> memory(std::size_t(16) << 20);
-    std::deque<bare_peer> peers;
-    for (std::size_t i = 0; i < count; ++i) {
-      bare_peer& p = peers.emplace_back(s.report()->bytes_port, bare_peer::shape::small());
-      REQUIRE(p.connect(kind::stream));
-      REQUIRE(offer(p, p.lend(memory.data(), memory.size())));
-    }
+    const std::deque<bare_peer> peers = offering_streams(s, count, memory);
     s.served(4);
     // Bytes that are read ahead, and those that the victim has written and the peer does not take.
     CHECK(s.report()->most_pooled < before + count * (6 << 20));
@@ -241,12 +248,7 @@ TEST_CASE("offers: streams that take no bytes, while long messages have their pa
   {
     const std::size_t count = repetitions(100);
     std::vector<std::byte> memory(1 << 20);
-    std::deque<bare_peer> peers;
-    for (std::size_t i = 0; i < count; ++i) {
-      bare_peer& p = peers.emplace_back(s.report()->bytes_port, bare_peer::shape::small());
-      REQUIRE(p.connect(kind::stream));
-      REQUIRE(offer(p, p.lend(memory.data(), memory.size())));
-    }
+    const std::deque<bare_peer> peers = offering_streams(s, count, memory);
     s.served(4);
     const std::uint64_t now = s.report()->pooled;
     // Besides its receives, a stream has what it has written and the peer has not taken.

@@ -135,6 +135,19 @@ const names other_types{"alock_options",      "completion_queue_options",
                         "connect_options",    "log_options",
                         "queue_pair_options", "shared_receive_queue_options"};
 
+/// Each name of the code is in the page or among the others, not in both, and the others exist.
+template <class Page>
+void check_listed(const names& in_code, const Page& in_page, const names& others) {
+  for (const std::string& name : in_code) {
+    CAPTURE(name);
+    CHECK(in_page.count(name) + others.count(name) == 1);
+  }
+  for (const std::string& name : others) {
+    CAPTURE(name);
+    CHECK(in_code.count(name) == 1);
+  }
+}
+
 } // namespace
 
 TEST_CASE("each constant with the name of a bound is in docs/security.md, or bounds nothing of a "
@@ -151,14 +164,7 @@ TEST_CASE("each constant with the name of a bound is in docs/security.md, or bou
         in_code.insert((*i)[1]);
     });
   CHECK(in_code.size() > in_page.size() / 4);
-  for (const std::string& name : in_code) {
-    CAPTURE(name);
-    CHECK(in_page.count(name) + other_constants.count(name) == 1);
-  }
-  for (const std::string& name : other_constants) {
-    CAPTURE(name);
-    CHECK(in_code.count(name) == 1);
-  }
+  check_listed(in_code, in_page, other_constants);
 }
 
 TEST_CASE("each option is in docs/security.md, or bounds nothing of a peer's") {
@@ -171,14 +177,7 @@ TEST_CASE("each option is in docs/security.md, or bounds nothing of a peer's") {
       in_code.insert(type + "::" + found[1].str());
   });
   CHECK(in_code.size() > other_options.size());
-  for (const std::string& name : in_code) {
-    CAPTURE(name);
-    CHECK(in_page.count(name) + other_options.count(name) == 1);
-  }
-  for (const std::string& name : other_options) {
-    CAPTURE(name);
-    CHECK(in_code.count(name) == 1);
-  }
+  check_listed(in_code, in_page, other_options);
 }
 
 TEST_CASE("the bounds of docs/security.md are those of the code") {
