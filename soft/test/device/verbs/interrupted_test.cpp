@@ -3,51 +3,20 @@
 #include "engine/sanitizers.hpp"
 #include "support/cm_pair.hpp"
 #include "support/fixture.hpp"
+#include "support/interrupting_timer.hpp"
 
-#include <atomic>
 #include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
 #include <functional>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <sys/time.h>
 #include <thread>
 #include <unistd.h>
 
 using namespace soft::test;
 
 namespace {
-
-std::atomic<int> signals{0};
-
-// A timer whose signals only this thread handles, again and again.
-class with_timer {
-public:
-  explicit with_timer(int flags) {
-    signals = 0;
-    struct sigaction handler {};
-    handler.sa_handler = [](int) {
-      ++signals;
-    };
-    handler.sa_flags = flags;
-    REQUIRE(sigaction(SIGALRM, &handler, &before_) == 0);
-    set(1000);
-  }
-  ~with_timer() {
-    set(0);
-    sigaction(SIGALRM, &before_, nullptr);
-  }
-  with_timer(const with_timer&) = delete;
-  with_timer& operator=(const with_timer&) = delete;
-
-private:
-  static void set(int microseconds) {
-    const itimerval every{{0, microseconds}, {0, microseconds}};
-    setitimer(ITIMER_REAL, &every, nullptr);
-  }
-  struct sigaction before_ {};
-};
 
 // A thread that calls `f` and has no signals.
 std::thread without_signals(std::function<void()> f) {
@@ -64,19 +33,19 @@ std::thread without_signals(std::function<void()> f) {
 template <class Wait, class Raise>
 void check_interruptions(Wait wait, Raise raise) {
   {
-    const with_timer interrupts(0);
+    const interrupting_timer interrupts;
     errno = 0;
     CHECK(wait() == -1);
     CHECK(errno == EINTR);
   }
-  const with_timer restarts(SA_RESTART);
+  const interrupting_timer restarts(SA_RESTART);
   std::thread other = without_signals([&] {
-    while (signals < 5)
+    while (interrupting_timer::signals() < 5)
       std::this_thread::yield();
     raise();
   });
   CHECK(wait() == 0);
-  CHECK(signals >= 5);
+  CHECK(interrupting_timer::signals() >= 5);
   other.join();
 }
 
@@ -112,7 +81,7 @@ TEST_CASE("A wait needs no descriptor", "[signals]") {
   few.rlim_cur = static_cast<rlim_t>(free);
   ibv_cq* q = nullptr;
   void* context = nullptr;
-  const with_timer interrupts(0);
+  const interrupting_timer interrupts;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
   const int result = ibv_get_cq_event(p.b.channel.get(), &q, &context), error = errno;
   REQUIRE(setrlimit(RLIMIT_NOFILE, &all) == 0);

@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: BSL-1.0
-#ifndef SOFT_TEST_WIRE_INTERRUPTING_TIMER_HPP
-#define SOFT_TEST_WIRE_INTERRUPTING_TIMER_HPP
+#ifndef SOFT_TEST_DEVICE_SUPPORT_INTERRUPTING_TIMER_HPP
+#define SOFT_TEST_DEVICE_SUPPORT_INTERRUPTING_TIMER_HPP
 
 #include <atomic>
+#include <catch2/catch.hpp>
 #include <csignal>
 #include <sys/time.h>
 
 namespace soft::test {
 
-/// A timer that sends SIGALRM every millisecond. As with libFuzzer's timer, an interrupted system
-/// call is not restarted.
+/// A timer that sends SIGALRM every millisecond. Without SA_RESTART in `flags`, as with libFuzzer's
+/// timer, an interrupted system call is not restarted.
 class interrupting_timer {
 public:
-  interrupting_timer() {
+  explicit interrupting_timer(int flags = 0) {
     signals_ = 0;
     struct sigaction handler {};
     handler.sa_handler = [](int) {
       ++signals_;
     };
-    sigaction(SIGALRM, &handler, &before_);
+    handler.sa_flags = flags;
+    REQUIRE(sigaction(SIGALRM, &handler, &before_) == 0);
     set(1000);
   }
   ~interrupting_timer() {
