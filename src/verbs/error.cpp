@@ -259,7 +259,8 @@ public:
       return "a received message is longer than the buffer posted for it";
     case IBV_WC_LOC_QP_OP_ERR:
       return "the device could not use a buffer of this side (rxe and siw report so: a wrong local "
-             "key or a closed region; rxe: a receive that is shorter than the message, too)";
+             "key or a closed region; rxe: a receive that is shorter than the message, too; siw: "
+             "the connection ended while it sent, too)";
     case IBV_WC_LOC_PROT_ERR:
       return "a local buffer is not within registered memory, or has not the access (keep the "
              "region until the operation ends; memory to be filled needs access::local_write)";

@@ -150,7 +150,8 @@ TEST_CASE("a link that is down for a time: all operations continue or all end, a
     if (went_on(*b))
       continue;
     h.until([&] { return b->over(); });
-    CHECK(b->failed_otherwise == 0);
+    // siw reports the operation whose packet it could not send as IBV_WC_LOC_QP_OP_ERR.
+    CHECK(b->failed_otherwise <= (h.iwarp() ? 1 : 0));
     CHECK(b->timed_out + b->reset > 0);
     for (const got& r : b->receives)
       CHECK(r.ec == asio::error::connection_reset);
