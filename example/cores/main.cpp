@@ -73,7 +73,7 @@ asio::awaitable<void> serve(core& here, connection client) {
       throw system_error(ec);
     co_await client.async_send(m.payload, deferred);
   }
-  co_await client.async_close(deferred); // the client waits for this side's goodbye
+  co_await client.async_close(deferred); // the client's close waits for it
 }
 
 asio::awaitable<void> accept(asio_rdma::acceptor& acceptor, std::deque<core>& cores) {

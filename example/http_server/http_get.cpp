@@ -33,7 +33,8 @@ awaitable<void> get(auto& server, std::string host, std::string target) {
 }
 
 awaitable<void> by_rdma(endpoints where, std::string host, std::string target) {
-  const asio_rdma::protection_domain pd(asio_rdma::device::open_first());
+  const auto address = where.begin()->endpoint().address();
+  const asio_rdma::protection_domain pd(asio_rdma::device::open_for(address));
   asio_rdma::stream server(co_await asio::this_coro::executor, asio_rdma::memory_pool(pd));
   asio_rdma::connector connector(co_await asio::this_coro::executor);
   co_await connector.async_connect(server, where, deferred);

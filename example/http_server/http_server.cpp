@@ -82,15 +82,18 @@ struct server {
 
 int main(int argc, char* argv[]) try {
   if (argc != 4)
-    throw std::invalid_argument("usage: http_server ADDRESS PORT FOLDER (port 0: any)");
+    throw std::invalid_argument(
+        "usage: http_server ADDRESS PORT FOLDER (RDMA: PORT + 1; port 0: any)");
   const auto address = asio::ip::make_address(argv[1]);
   const auto port = static_cast<unsigned short>(std::stoi(argv[2]));
+  // With soft and iWARP a port of RDMA is one of TCP, too.
+  const auto rdma_port = static_cast<unsigned short>(port == 0 ? 0 : port + 1);
   const std::filesystem::path root = std::filesystem::canonical(argv[3]);
 
   asio::io_context io(1);
-  const asio_rdma::protection_domain pd(asio_rdma::device::open_first());
+  const asio_rdma::protection_domain pd(asio_rdma::device::open_for(address));
   server s{io, asio_rdma::memory_pool(pd), tcp::acceptor(io, {address, port}),
-           asio_rdma::acceptor(io, tcp::endpoint(address, port)), root};
+           asio_rdma::acceptor(io, tcp::endpoint(address, rdma_port)), root};
   std::cout << "TCP port " << s.by_tcp.local_endpoint().port() << " RDMA port "
             << s.by_rdma.local_endpoint().port() << std::endl;
   const auto ended = [](const std::exception_ptr& why) { // only an error ends a session

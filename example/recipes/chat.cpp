@@ -17,7 +17,6 @@ using namespace asio::experimental::awaitable_operators;
 using asio::awaitable, asio::deferred, asio::ip::tcp, asio_rdma::error_code, asio_rdma::memory_pool;
 
 namespace {
-
 constexpr std::size_t longest_line = 4096, most_unsent = 100;
 const auto as_result = asio::as_tuple(deferred);
 
@@ -117,7 +116,8 @@ awaitable<void> run(std::string how, tcp::endpoint where, std::string name, room
     co_await socket.async_connect(where, deferred);
     co_return co_await join(std::move(socket), name);
   }
-  const memory_pool pool{asio_rdma::protection_domain(asio_rdma::device::open_first())};
+  const auto device = asio_rdma::device::open_for(where.address());
+  const memory_pool pool{asio_rdma::protection_domain(device)};
   if (how == "rdma") {
     asio_rdma::stream stream(executor, pool);
     asio_rdma::connector connector(executor);
@@ -125,6 +125,7 @@ awaitable<void> run(std::string how, tcp::endpoint where, std::string name, room
     co_return co_await join(std::move(stream), name);
   }
   tcp::acceptor by_tcp(executor, where);
+  where.port(std::uint16_t(where.port() == 0 ? 0 : where.port() + 1)); // it may be one of TCP, too
   asio_rdma::acceptor by_rdma(executor, where);
   std::cout << name << ": TCP port " << by_tcp.local_endpoint().port() << " RDMA port "
             << by_rdma.local_endpoint().port() << std::endl;
@@ -136,9 +137,8 @@ awaitable<void> run(std::string how, tcp::endpoint where, std::string name, room
 int main(int argc, char* argv[]) try {
   const std::string how = argc == 5 ? argv[1] : "";
   if (how != "serve" && how != "tcp" && how != "rdma")
-    throw std::invalid_argument("usage: chat serve|tcp|rdma ADDRESS PORT NAME (port 0: any)");
-  const tcp::endpoint where(asio::ip::make_address(argv[2]),
-                            static_cast<unsigned short>(std::stoul(argv[3])));
+    throw std::invalid_argument("usage: chat serve|tcp|rdma ADDRESS PORT NAME (RDMA: PORT + 1)");
+  const tcp::endpoint where(asio::ip::make_address(argv[2]), std::uint16_t(std::stoul(argv[3])));
   room r; // outlives the sessions
   asio::io_context io(1);
   auto done = co_spawn(io, run(how, where, argv[4], r), asio::use_future);

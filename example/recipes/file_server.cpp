@@ -129,9 +129,9 @@ int main(int argc, char* argv[]) try {
   const std::string command = argc == 5 ? argv[1] : "";
   if (command != "serve" && command != "get")
     throw std::invalid_argument("usage: file_server serve|get ADDRESS PORT FOLDER|PATH");
-  const tcp::endpoint where(asio::ip::make_address(argv[2]),
-                            static_cast<unsigned short>(std::stoul(argv[3])));
-  const memory_pool pool{asio_rdma::protection_domain(asio_rdma::device::open_first())};
+  const tcp::endpoint where(asio::ip::make_address(argv[2]), std::uint16_t(std::stoul(argv[3])));
+  const auto device = asio_rdma::device::open_for(where.address());
+  const memory_pool pool{asio_rdma::protection_domain(device)};
   std::cout.exceptions(std::ios::badbit | std::ios::failbit);
   asio::io_context io(1);
   asio::thread_pool disk(2); // is destroyed first: its threads use memory of the sessions

@@ -79,7 +79,7 @@ private:
         sum = 0;
       co_await s.client.async_send(asio::buffer(answer), deferred);
     }
-    co_await s.client.async_close(as_result); // waits until the client closes, too
+    co_await s.client.async_close(as_result); // what was sent has arrived
   }
 
   asio::io_context& io_;
@@ -98,7 +98,8 @@ int main(int argc, char* argv[]) try {
     throw std::invalid_argument("usage: graceful_shutdown ADDRESS PORT SECONDS (port 0: any)");
   const tcp::endpoint where(asio::ip::make_address(argv[1]),
                             static_cast<unsigned short>(std::stoul(argv[2])));
-  const memory_pool pool{asio_rdma::protection_domain(asio_rdma::device::open_first())};
+  const auto device = asio_rdma::device::open_for(where.address());
+  const memory_pool pool{asio_rdma::protection_domain(device)};
   asio::io_context io(1);
   server s(io, where);
   std::cout << "listening on port " << s.port() << std::endl;

@@ -396,7 +396,7 @@ public:
   auto async_renew(const remote_region& region, std::chrono::microseconds lease,
                    Token&& token = {}) {
     return detail::begin_async<Token, void(error_code)>(
-        initiate_region<purpose::renew, detail::no_result>{this}, token, region, lease);
+        initiate_region<purpose::renew, detail::no_result>{this}, token, region, 0, lease);
   }
 
   /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`,
@@ -555,6 +555,10 @@ public:
       async_read(const Memory&, const Remote&, const Rest&...) {
     return detail::wrong_remote<Remote>();
   }
+  template <detail::no_region Memory, class... Rest>
+  detail::wrong_call async_send_region(const Memory&, const Rest&...) {
+    return detail::wrong_region<Memory>();
+  }
   template <class... Arguments>
   requires(!detail::opens_with<connection_options, Arguments...>) detail::wrong_call
       open(const Arguments&...) {
@@ -628,13 +632,11 @@ private:
     op.lease.rights = detail::to_rights(rights);
     op.lease.lease = lease;
   }
-  static void fill(detail::region_operation& op, const remote_region& region, microseconds lease) {
-    op.region = region;
-    op.lease.lease = lease;
-  }
-  static void fill(detail::region_operation& op, const remote_region& region, std::uint64_t tag) {
+  static void fill(detail::region_operation& op, const remote_region& region, std::uint64_t tag,
+                   microseconds lease = {}) {
     op.region = region;
     op.lease.tag = tag;
+    op.lease.lease = lease;
   }
   static void fill(detail::region_operation&) {}
 

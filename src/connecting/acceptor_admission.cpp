@@ -223,7 +223,7 @@ void acceptor_impl::end_question(std::uint64_t number, std::optional<bool> admit
     if (!admitted) {
       op.ec = asio::error::no_memory;
       op.taken = true;
-      one.front()->count_end(&acceptor_tallies::failed);
+      one.front()->count_end(&acceptor_tallies::failed, op.ec);
       put_back(served::failed, taker, one, left);
     } else if (*admitted) {
       serve(taker, one, left);

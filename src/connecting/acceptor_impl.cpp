@@ -175,7 +175,7 @@ acceptor_impl::serve(accept_operation& op,
   // A queue pair that was closed at that moment says nothing about the request.
   op.taken = !qp->check_attach();
   if (op.taken)
-    connection->count_end(&acceptor_tallies::failed);
+    connection->count_end(&acceptor_tallies::failed, op.ec);
   return op.taken ? served::failed : served::unfit;
 }
 

@@ -48,7 +48,7 @@ public:
   /// Takes over the id of a request, which is then counted once, by its end.
   void adopt(const cm_event& request, std::shared_ptr<acceptor_tallies> tallies) noexcept;
   /// Counts the end of a request that no attempt has taken, and logs it.
-  void count_end(acceptor_tallies::counter what) noexcept;
+  void count_end(acceptor_tallies::counter what, const error_code& why = {}) noexcept;
   /// Takes over an id of the user's that has a connection, with the queue pair that `adopt_its`
   /// adopts. Returns null after an error or an exception: then the id stays the user's, as after
   /// `cm_service::take_id`.

@@ -135,9 +135,9 @@ void cm_connection::count(acceptor_tallies::counter what, const error_code& why,
               omitted_text(omitted).c_str());
 }
 
-void cm_connection::count_end(acceptor_tallies::counter what) noexcept {
+void cm_connection::count_end(acceptor_tallies::counter what, const error_code& why) noexcept {
   const std::lock_guard lock(mutex_);
-  count(what);
+  count(what, why);
 }
 
 // Errors that the connector or the network causes are no failures of this side.

@@ -25,7 +25,7 @@ inline error_code describe_wrong_device(const ibv_context& way, const ibv_contex
   return describe(error::wrong_device, [&] {
     return std::string("the address belongs to the RDMA device ") +
            ibv_get_device_name(way.device) + ", and the queue pair is of " +
-           ibv_get_device_name(own.device) + " (open the device by device::open_for)";
+           ibv_get_device_name(own.device) + " (device::open_for opens that of an address)";
   });
 }
 

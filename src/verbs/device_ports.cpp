@@ -5,6 +5,9 @@
 #include "verbs/device_impl.hpp"
 #include "verbs/port_ranking.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/udp.hpp>
+
 #include <algorithm>
 #include <fstream>
 #include <sched.h>
@@ -123,6 +126,26 @@ device open_best(Fits fits, const error_code& none, error_code& ec) {
   return {};
 }
 
+// The ports with this address.
+auto having(const asio::ip::address& address) {
+  return [&address](const port_facts& p) {
+    return std::any_of(p.addresses.begin(), p.addresses.end(),
+                       [&address](const auto& a) { return detail::matches(a, address); });
+  };
+}
+
+// The local address of the route: a datagram socket has it when it is connected. Unspecified if
+// there is no route.
+asio::ip::address source_toward(const asio::ip::address& peer) {
+  constexpr unsigned short any_port = 9;
+  asio::io_context unused;
+  asio::ip::udp::socket s(unused);
+  error_code ec;
+  if (s.connect({peer, any_port}, ec))
+    return {};
+  return s.local_endpoint(ec).address();
+}
+
 } // namespace
 
 device device::open_first(error_code& ec) {
@@ -136,19 +159,23 @@ device device::open_first() {
   return result;
 }
 
-device device::open_for(const asio::ip::address& local, error_code& ec) {
-  const auto has_it = [&local](const port_facts& p) {
-    return std::any_of(p.addresses.begin(), p.addresses.end(),
-                       [&local](const auto& a) { return detail::matches(a, local); });
-  };
-  return open_best(has_it, error::no_gid, ec);
+device device::open_for(const asio::ip::address& address, error_code& ec) {
+  if (address.is_unspecified())
+    return open_first(ec);
+  device found = open_best(having(address), error::no_gid, ec);
+  if (ec != error::no_gid)
+    return found;
+  if (address.is_loopback())
+    return open_first(ec);
+  const asio::ip::address local = source_toward(address);
+  return local.is_unspecified() ? device() : open_best(having(local), error::no_gid, ec);
 }
 
-device device::open_for(const asio::ip::address& local) {
+device device::open_for(const asio::ip::address& address) {
   error_code ec;
-  device result = open_for(local, ec);
+  device result = open_for(address, ec);
   if (ec)
-    detail::throw_error(ec, "device::open_for", local.to_string());
+    detail::throw_error(ec, "device::open_for", address.to_string());
   return result;
 }
 

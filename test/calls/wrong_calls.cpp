@@ -37,6 +37,8 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   acceptor.async_accept<asio_rdma::stream>(pool, detached);
   acceptor.async_accept(std::move(request), stream, detached);
   stream.open(pool, asio_rdma::stream_options().set_receives(8));
+  connection.async_send_region(registered, detached);
+  connection.async_send_region(registered, 1, detached);
 #elif WRONG == 1  // says: this is no buffer sequence: pass asio::buffer(object)
   stream.async_read_some(memory, detached);
 #elif WRONG == 2  // says: this memory is const: pass asio::buffer(object) of an object that is not
@@ -81,6 +83,10 @@ void calls(asio_rdma::queue_pair& qp, asio_rdma::connection& connection, asio_rd
   asio_rdma::stream(acceptor.get_executor(), registered);
 #elif WRONG == 22 // says: after the executor or context come a memory_pool or shared_receives
   asio_rdma::connection(acceptor.get_executor(), pool, asio_rdma::stream_options());
+#elif WRONG == 23 // says: a connection lends a registered_buffer (memory_pool::allocate), or
+  connection.async_send_region(asio::buffer(memory), detached);
+#elif WRONG == 24 // says: a connection lends a registered_buffer (memory_pool::allocate), or
+  connection.async_send_region(remote, asio_rdma::access::remote_read, detached);
 #endif
 }
 
@@ -94,12 +100,12 @@ asio::awaitable<void> calls_awaited(asio_rdma::queue_pair& qp, asio_rdma::stream
   const std::size_t n = co_await stream.async_write_some(asio::buffer(text), asio::use_awaitable);
   static_cast<void>(n);
   co_await connector.async_connect(stream, there, asio::deferred);
-#elif WRONG == 23 // says: a queue pair sends registered memory only
+#elif WRONG == 25 // says: a queue pair sends registered memory only
   co_await qp.async_send(asio::buffer(text), asio::deferred);
-#elif WRONG == 24 // says: this is no buffer sequence: pass asio::buffer(object)
+#elif WRONG == 26 // says: this is no buffer sequence: pass asio::buffer(object)
   const auto n = co_await stream.async_write_some(text, asio::use_awaitable);
   static_cast<void>(n);
-#elif WRONG == 25 // says: only an asio_rdma::queue_pair, connection or stream can be connected
+#elif WRONG == 27 // says: only an asio_rdma::queue_pair, connection or stream can be connected
   co_await connector.async_connect(socket, there, asio::deferred);
 #endif
   co_return;

@@ -314,7 +314,12 @@ TEST_CASE("another device's queue pair") {
   CHECK(wrong.state() == queue_pair_state::open);
   m.check_next_attempt(meeting::peer::reached);
 
-  // An acceptor at the addresses of all devices does not know before the request.
+  // An acceptor at the addresses of all devices does not know before the request. Its log tells.
+  std::vector<std::string> lines;
+  set_log([&](const log_record& r) {
+    if (r.event == log_event::refuse)
+      lines.emplace_back(r.text);
+  });
   acceptor everywhere(m.io, endpoint(asio::ip::address_v4::any(), 0));
   const endpoint there(device_address(m.dev), everywhere.local_endpoint().port());
   connection refused, rejected;
@@ -322,8 +327,13 @@ TEST_CASE("another device's queue pair") {
   everywhere.async_accept(wrong, refused.handler());
   m.initiator->async_connect(connecting, there, rejected.handler());
   m.until([&] { return refused.done() && rejected.done(); });
+  set_log({});
   CHECK(refused.ec == error::wrong_device);
   CHECK(rejected.ec == error::rejected);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("cannot be accepted here: the address belongs to the RDMA device " +
+                      own.name() + ", and the queue pair is of " + other.name()) !=
+        std::string::npos);
   CHECK(wrong.state() == queue_pair_state::open);
 }
 

@@ -117,7 +117,24 @@ TEST_CASE("a device is opened by its address") {
   CHECK_FALSE(ec);
   REQUIRE(found.is_open());
   CHECK(found.name() == own.name());
-  const asio::ip::address nobodys = asio::ip::make_address("203.0.113.1");
+  const std::string best = device::open_first().name();
+  for (const char* any : {"0.0.0.0", "::"}) {
+    const device chosen = device::open_for(asio::ip::make_address(any), ec);
+    CHECK_FALSE(ec);
+    CHECK(chosen.name() == best);
+  }
+  for (const char* loopback : {"127.0.0.1", "127.1.2.3", "::1"}) { // soft has the first one
+    const device chosen = device::open_for(asio::ip::make_address(loopback), ec);
+    CHECK_FALSE(ec);
+    CHECK(chosen.is_open());
+  }
+  if (const auto address = device_address(own); address.is_v4()) { // of a peer on its network
+    const asio::ip::address_v4 peer(address.to_v4().to_uint() ^ 3U);
+    CHECK(device::open_for(peer, ec).name() == own.name());
+    CHECK_FALSE(ec);
+  }
+  auto nobodys = asio::ip::make_address_v6("fe80::203");
+  nobodys.scope_id(99'999); // an interface that does not exist, so there is no route
   CHECK_FALSE(device::open_for(nobodys, ec).is_open());
   CHECK(ec == error::no_gid);
   CHECK_THROWS_AS(device::open_for(nobodys), system_error);

@@ -87,6 +87,11 @@ private:
   std::array<part, max_parts> parts_;
 };
 
+/// Neither memory that can be lent nor the peer's.
+template <class T>
+concept no_region = !std::convertible_to<const T&, const registered_buffer&> &&
+                    !std::convertible_to<const T&, const remote_region&>;
+
 struct region_result {
   using signature = void(error_code, remote_region);
   static std::tuple<remote_region> arguments(region_operation& op) {

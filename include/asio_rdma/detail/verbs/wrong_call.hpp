@@ -93,6 +93,13 @@ wrong_call wrong_remote() {
   return {};
 }
 
+template <class Memory>
+wrong_call wrong_region() {
+  static_assert(never<Memory>, "a connection lends a registered_buffer (memory_pool::allocate), or "
+                               "hands back a remote_region");
+  return {};
+}
+
 template <class Object>
 wrong_call wrong_object_to_connect() {
   static_assert(never<Object>, "only an asio_rdma::queue_pair, connection or stream can be "
