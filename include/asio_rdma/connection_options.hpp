@@ -14,11 +14,11 @@ namespace asio_rdma {
 /// (`async_request_memory`). Memory lent by `async_send_region` does not count.
 struct remote_memory_options {
   access rights = access::remote_read | access::remote_write; ///< The rights that may be granted.
-  /// Bytes granted at a time; with 0 every request is refused. Memory that the peer has handed back
-  /// no longer counts, but is kept until `async_receive_region` receives it: at most one grant for
-  /// each receive of the connection.
+  /// Bytes granted at a time; with 0 every request is refused. Memory that the peer hands back
+  /// (`async_send_region`) counts until `async_receive_region` receives it; memory that the peer
+  /// releases counts until its key has ended.
   std::uint64_t bytes = 0;
-  std::uint32_t grants = 16; ///< Requests granted at a time, at most 65535.
+  std::uint32_t grants = 16; ///< Requests granted at a time, counted likewise; at most 65535.
   /// The lease of a request that specifies none, and the longest lease; a longer one is shortened
   /// to it. Not negative.
   std::chrono::microseconds default_lease = std::chrono::seconds(10);

@@ -209,6 +209,7 @@ void connection_regions::received(region_operation& op, operation_list& done) {
     r.returned = false;
     op.memory = std::move(r.memory);
     give_back(r);
+    grants_.received(a.id);
     return complete(op, {}, done);
   }
   const auto lease = leases_.get(a.id);

@@ -59,10 +59,11 @@ void grant_table::admit() {
   while (!pending_.empty()) {
     const pending p = pending_.front();
     const std::uint64_t room = limits_.bytes - bytes_;
-    if (p.what.bytes > room + ending_bytes_ || granted_ - ending_ >= limits_.grants || is_full()) {
+    const bool fits = p.what.bytes <= room && granted_ < limits_.grants;
+    if (is_full() || (!fits && !will_fit(p.what))) {
       deny(p.request, refusal::quota);
-    } else if (p.what.bytes > room || granted_ >= limits_.grants) {
-      return; // retried when keys have ended
+    } else if (!fits) {
+      return; // retried when a key has ended or a region has been received
     } else {
       reserve_one();
       bytes_ += p.what.bytes;
@@ -77,6 +78,21 @@ void grant_table::admit() {
     }
     pending_.pop_front();
   }
+}
+
+// Whether the request fits when keys have ended and waiting operations have received their regions.
+// The program may never receive the other regions that the peer has handed back.
+bool grant_table::will_fit(const request_payload& p) const {
+  std::uint64_t room = limits_.bytes - bytes_ + ending_bytes_;
+  std::uint32_t granted = granted_ - ending_;
+  inbox_.for_each_awaited([&](std::uint32_t id) {
+    const grant& g = grants_[id & 0xffff];
+    if (g.generation == id >> 16 && g.on_request) { // otherwise lent, or its key could not be ended
+      room += g.bytes;
+      --granted;
+    }
+  });
+  return p.bytes <= room && granted < limits_.grants;
 }
 
 link_part::disposition grant_table::on_renew(const frame_header& header,

@@ -49,7 +49,7 @@ grant_action grant_table::next() {
     a.what = grant_action::kind::recalled;
     a.recall = static_cast<recall_request*>(&done_recalls_.front());
     done_recalls_.pop_front();
-  } else {
+  } else if (pending_.empty()) { // a waiting request may be denied if a receive is cancelled
     idle();
   }
   return a;
@@ -96,7 +96,7 @@ std::uint32_t grant_table::id_of(const grant& g) const noexcept {
 grant_table::grant* grant_table::find(std::uint32_t id) noexcept {
   const std::size_t index = id & 0xffff;
   if (index >= grants_.size() || grants_[index].generation != id >> 16 ||
-      grants_[index].where == state::free)
+      grants_[index].where == state::free || grants_[index].where == state::kept)
     return nullptr;
   return &grants_[index];
 }
@@ -137,7 +137,7 @@ void grant_table::not_made(std::uint32_t id, const error_code& ec) {
 void grant_table::begin_end(grant& g) {
   assert(g.where == state::live && !work_.full());
   g.where = state::ending;
-  if (g.on_request) {
+  if (g.on_request && !g.returned) {
     ending_bytes_ += g.bytes;
     ++ending_;
   }
@@ -148,14 +148,24 @@ void grant_table::ended(std::uint32_t id, const error_code& ec) {
   assert(find(id) != nullptr && find(id)->where == state::ending);
   ask_again();
   grant& g = *find(id);
-  if (g.on_request) {
+  if (g.on_request && !g.returned) {
     assert(ending_ != 0 && ending_bytes_ >= g.bytes);
     ending_bytes_ -= g.bytes;
     --ending_;
   }
   if (g.returned)
     inbox_.ready(id);
-  remove(g, ec);
+  if (!g.returned || ec || inbox_.dropping())
+    return remove(g, ec);
+  settle_recalls(id, g.confirmed, ec);
+  g.where = state::kept;
+}
+
+void grant_table::received(std::uint32_t id) {
+  grant& g = grants_[id & 0xffff];
+  assert(g.generation == id >> 16 && g.where == state::kept);
+  ask_again();
+  remove(g);
 }
 
 void grant_table::remove(grant& g, const error_code& ec) {
@@ -301,6 +311,9 @@ void grant_table::on_closing() {
     deny(pending_.front().request, refusal::closed);
     pending_.pop_front();
   }
+  for (grant& g : grants_) // the inbox drops the memory
+    if (g.where == state::kept)
+      remove(g);
 }
 
 bool grant_table::drained() const {

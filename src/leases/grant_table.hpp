@@ -57,9 +57,10 @@ struct grant_action {
   bool returned = false;
 };
 
-/// The owner's side of remote memory: which memory the peer may access, and until when. Bytes count
-/// from the request until the key has ended. A request beyond the limits is denied. A request that
-/// fits when ending keys have ended waits for that.
+/// The owner's side of remote memory: which memory the peer may access, and until when. Requested
+/// grants and their bytes count until their keys have ended; if the peer has handed the memory
+/// back, until the program has received it. A request beyond the limits is denied. A request waits
+/// if it fits as soon as keys have ended and operations that already wait have received regions.
 class grant_table final : private link_part {
 public:
   grant_table(frame_link& link, region_inbox& inbox, const grant_limits& limits);
@@ -72,8 +73,11 @@ public:
   /// Reports that the key could not be made. The grant is removed.
   void not_made(std::uint32_t grant, const error_code& ec);
   /// Reports that the key gives no access any more, or that it could not be ended, with the error.
-  /// The grant is removed.
+  /// The grant is removed, or kept until `received` if a `region_receive` gets its memory.
   void ended(std::uint32_t grant, const error_code& ec = {});
+  /// Reports that the program has received the memory of a grant that was handed back and whose key
+  /// has ended without an error.
+  void received(std::uint32_t grant);
 
   /// Revokes a grant: the peer is notified, and `end` follows. If its key is being made, the peer
   /// does not get the grant, and `end` follows after `made`. Returns false if the grant has ended
@@ -102,7 +106,8 @@ public:
                                                              ///< removed.
 
 private:
-  enum class state : std::uint8_t { free, making, live, ending };
+  // `kept`: the key has ended, and the inbox has the memory. The peer cannot refer to such a grant.
+  enum class state : std::uint8_t { free, making, live, ending, kept };
   struct grant {
     state where = state::free;
     bool returned = false;
@@ -151,6 +156,7 @@ private:
   disposition on_renew(const frame_header& header, std::span<const std::byte> payload,
                        protocol_clock::time_point now);
   void admit();
+  bool will_fit(const request_payload& p) const;
   void deny(std::uint32_t request, refusal why);
   bool is_full() const noexcept; // every number is in use
   std::uint32_t add(grant g);
@@ -179,8 +185,11 @@ private:
   boost::circular_buffer<pending> pending_;
   boost::circular_buffer<answer> answers_;
   std::size_t unanswered_ = 0;
-  std::uint64_t bytes_ = 0, ending_bytes_ = 0;
-  std::uint32_t granted_ = 0, ending_ = 0;
+  std::uint64_t bytes_ = 0;
+  std::uint32_t granted_ = 0;
+  // Of requested grants whose keys are ending, except those that were handed back.
+  std::uint64_t ending_bytes_ = 0;
+  std::uint32_t ending_ = 0;
   frame_operation_list lends_; // those whose key is made; to be sent
   frame_operation_list done_lends_;
   frame_operation_list recalls_, done_recalls_;

@@ -5,6 +5,8 @@
 
 #include "link/frame_link.hpp"
 
+#include <algorithm>
+#include <cstddef>
 #include <deque>
 #include <utility>
 
@@ -38,6 +40,16 @@ public:
   /// `ready`.
   void push(std::uint32_t slot, bool returned, std::uint32_t id, std::uint64_t tag, bool ready);
   void ready(std::uint32_t id);
+  /// Calls `f` with the number of each region that was handed back, if a waiting operation gets it
+  /// as soon as it and the regions before it are ready.
+  template <class Function>
+  void for_each_awaited(Function&& f) const {
+    std::size_t n = paused_ ? 0 : waiting_.size();
+    n -= std::min(n, put_back_.size());
+    for (auto a = arrived_.begin(); a != arrived_.end() && n != 0; ++a, --n)
+      if (a->returned)
+        f(a->id);
+  }
   /// If on, regions that have arrived are not given to operations, and hold their receives.
   void pause(bool on) noexcept {
     if (std::exchange(paused_, on) && !on)

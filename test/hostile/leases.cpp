@@ -2,6 +2,7 @@
 // Peers that use the memory that they are granted wrongly, or that grant none.
 #include "hostile/siege.hpp"
 
+#include <algorithm>
 #include <deque>
 
 namespace test::hostile_leases_tests {
@@ -121,6 +122,48 @@ TEST_CASE("leases: requests beyond every limit") {
     REQUIRE(p.connect(kind::message));
     for (std::uint32_t i = 0; i < 8 && request_memory(p, bytes, i); ++i)
       p.receive(10ms);
+  }
+  s.check();
+}
+
+// The victim receives no regions, so it keeps what its peers hand back. There are enough peers to
+// fill its pool if each has one grant for each receive.
+TEST_CASE("leases: memory that is handed back and requested again and again stays in the limits") {
+  siege s;
+  for (const std::uint64_t bytes : {victim_grants, std::uint64_t(4096)}) {
+    CAPTURE(bytes);
+    const std::uint64_t most = std::min<std::uint64_t>(victim_grants / bytes, 16);
+    std::deque<bare_peer> peers;
+    for (std::uint64_t left = s.report()->pool_limit; left != 0;) {
+      bare_peer& p = peers.emplace_back(s.report()->messages_port);
+      REQUIRE(p.connect(kind::message));
+      // Each region that was handed back holds a receive. Three are left for the requests.
+      const std::uint32_t rounds = p.first_credits() - 3;
+      std::uint64_t granted = 0, quota = 0;
+      for (std::uint32_t i = 0; i < rounds && request_memory(p, bytes, i); ++i) {
+        const auto answer = p.receive(5s);
+        frame_header h;
+        REQUIRE(answer);
+        REQUIRE_FALSE(decode(*answer, h));
+        grant_payload g;
+        if (h.type == frame_type::denied) {
+          quota += h.immediate == std::uint32_t(refusal::quota) ? 1U : 0U;
+        } else if (h.type == frame_type::granted) {
+          REQUIRE_FALSE(decode(bytes_view(*answer).subspan(frame_header::size), g));
+          REQUIRE(p.send(frame(frame_type::returned, g.grant), payload_of(tag_payload{i})));
+          ++granted;
+        }
+      }
+      CHECK(granted == most);
+      CHECK(quota == rounds - most);
+      left -= std::min<std::uint64_t>(left, rounds * victim_grants);
+    }
+    s.served();
+    bare_peer other(s.report()->messages_port);
+    REQUIRE(other.connect(kind::message));
+    CHECK(request_memory(other, victim_grants));
+    CHECK(other.receive(frame_type::granted));
+    CHECK(s.report()->most_pooled < s.report()->pool_limit / 4);
   }
   s.check();
 }

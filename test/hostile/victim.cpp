@@ -76,7 +76,7 @@ private:
 class victim {
 public:
   explicit victim(shared_report& r) : report_(r) {
-    options_.remote_memory.bytes = 1 << 20; // otherwise there are no grants to attack
+    options_.remote_memory.bytes = victim_grants; // otherwise there are no grants to attack
     node_.host(segment_bytes);
     node_.listen(own_endpoint());
     messages_.open(own_endpoint());

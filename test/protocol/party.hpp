@@ -242,6 +242,7 @@ private:
       const std::uint32_t id = *i;
       making.erase(i);
       if (pick(16) == 15) {
+        requested.erase(id);
         grants.not_made(id, asio::error::no_memory);
       } else {
         must(grant_keys.insert(id).second, "a grant has one key");
@@ -252,6 +253,8 @@ private:
       const std::uint32_t id = *i;
       ending.erase(i);
       must(grant_keys.erase(id) == 1, "a key ends once");
+      if (!handed_back.contains(id) || inbox.dropping())
+        requested.erase(id);
       grants.ended(id);
     } else {
       return false;
@@ -263,8 +266,12 @@ private:
     if (a.what == grant_action::kind::make) {
       making.push_back(a.grant);
       making_bytes[a.grant] = a.bytes;
+      if (a.lend == nullptr)
+        requested[a.grant] = a.bytes;
     } else if (a.what == grant_action::kind::end) {
       ending.push_back(a.grant);
+      if (a.returned)
+        handed_back.insert(a.grant);
     } else if (a.what == grant_action::kind::lent) {
       auto* const op = static_cast<lend_op*>(a.lend);
       end(*op);
@@ -290,7 +297,7 @@ private:
       if (!op->ec) {
         ++regions;
         if (op->returned)
-          must(!grant_keys.contains(op->id), "a grant that was handed back has no key");
+          receive_back(op->id);
         else
           my_leases.insert(op->id);
       }
@@ -299,6 +306,13 @@ private:
       return false;
     }
     return true;
+  }
+
+  void receive_back(std::uint32_t id) {
+    must(!grant_keys.contains(id), "a grant that was handed back has no key");
+    must(handed_back.erase(id) == 1, "a grant that was handed back is received once");
+    requested.erase(id);
+    grants.received(id);
   }
 
   op_set<lend_op> lends;

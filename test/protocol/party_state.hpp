@@ -95,8 +95,10 @@ struct party_state {
   std::vector<send_op*> preparing;
   bool idle_asked = false;
   std::vector<std::uint32_t> making, ending;
-  std::map<std::uint64_t, std::uint64_t> keys; // of offered messages: their sizes
-  std::set<std::uint32_t> grant_keys;          // keys by which the peer may access
+  std::map<std::uint64_t, std::uint64_t> keys;      // of offered messages: their sizes
+  std::set<std::uint32_t> grant_keys;               // keys by which the peer may access
+  std::map<std::uint32_t, std::uint64_t> requested; // grants whose memory is not free: their bytes
+  std::set<std::uint32_t> handed_back;
   std::set<std::uint32_t> revoked;
   std::set<std::uint32_t> unheard; // revoked while their keys were being made
   std::map<std::uint32_t, protocol_clock::time_point> recalled_until; // with the end of the grace

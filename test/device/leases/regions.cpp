@@ -214,6 +214,44 @@ TEST_CASE("the owner refuses with a reason, and gives again when there is room")
   CHECK(none.lives());
 }
 
+TEST_CASE("memory that was handed back counts until the program receives it") {
+  remote_memory_options m;
+  m.bytes = 10000;
+  m.grants = 2;
+  const bool by_number = GENERATE(false, true);
+  const std::uint64_t bytes = by_number ? 10 : 5000;
+  lender t(m);
+  const std::size_t before = t.in_use();
+  const auto hand_back = [&] {
+    outcome<void> given;
+    t.a.async_send_region(t.request(bytes), given.handler());
+    t.until([&] { return given.done(); });
+    REQUIRE(given.ec == error_code());
+  };
+  hand_back();
+  hand_back();
+  CHECK(t.refusal(bytes) == error::remote_memory_limit);
+  CHECK(t.in_use() == before + 2);
+  for (int i = 0; i < 3; ++i) {
+    const registered_buffer received = t.take_back(); // no longer counts, though it is kept here
+    CHECK(received.size() == bytes);
+    hand_back();
+    CHECK(t.refusal(bytes) == error::remote_memory_limit);
+  }
+  arrival awaited; // a receive that waits gets the memory before a request is refused
+  std::vector<registered_buffer> all{t.take_back(), t.take_back()};
+  const remote_region first = t.request(bytes), second = t.request(bytes);
+  t.b.async_receive_region(awaited.handler());
+  outcome<void> given;
+  t.a.async_send_region(first, given.handler());
+  t.until([&] { return given.done(); });
+  const remote_region third = t.request(bytes);
+  t.until([&] { return awaited.done(); });
+  CHECK(awaited.succeeded());
+  CHECK(t.refusal(bytes) == error::remote_memory_limit);
+  CHECK(t.lives());
+}
+
 TEST_CASE("an access to memory that is the owner's again is refused by the device") {
   enum class kind { released, revoked, expired };
   const auto how = GENERATE(kind::released, kind::revoked, kind::expired);

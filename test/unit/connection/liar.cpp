@@ -112,6 +112,11 @@ private:
     must(p.unsent.size() <= sends_, "outstanding frames keep to the limit");
     must(p.grants.bytes() <= grants_.bytes && p.grants.grants() <= grants_.grants,
          "grants keep to the limits");
+    std::uint64_t requested = 0;
+    for (const auto& [grant, bytes] : p.requested)
+      requested += bytes;
+    must(p.inbox.dropping() || (requested <= grants_.bytes && p.requested.size() <= grants_.grants),
+         "requested memory keeps to the limits until it is received");
     must(p.grant_keys.size() + p.making.size() <= grants_.grants + p.grants.live(),
          "keys are those of grants");
   }

@@ -22,6 +22,8 @@ using make_or_end = grant_action::kind;
 
 struct a_lease final : lease_request {};
 struct a_lend final : lend_request {};
+struct a_wait final : region_receive {};
+struct a_recall final : recall_request {};
 
 inline const remote_rights some_rights = remote_rights::read | remote_rights::write;
 inline const grant_limits some_limits = {.rights = some_rights,
@@ -75,6 +77,35 @@ struct two {
     REQUIRE(user.leases.next() == &op);
     REQUIRE(!op.ec);
     return op.result;
+  }
+  /// Hands a region back, with its key ended at once.
+  void hands_back(const remote_lease& l) {
+    a_lease gift;
+    gift.what = lease_request::kind::give;
+    gift.id = l.id;
+    user.leases.start(gift, now);
+    exchange();
+    REQUIRE(user.leases.next() == &gift);
+    ends(number);
+  }
+  /// Receives the memory of a grant that was handed back.
+  void receives(std::uint32_t grant) {
+    a_wait wait;
+    owner.inbox.receive(wait);
+    REQUIRE(owner.inbox.next() == &wait);
+    REQUIRE(wait.returned);
+    CHECK(wait.id == grant);
+    owner.grants.received(grant);
+  }
+  /// The result of a request that is denied.
+  error_code denial(std::uint64_t bytes) {
+    a_lease op;
+    ask(op, bytes, some_rights, seconds(1));
+    exchange();
+    CHECK(owner.grants.next().what == make_or_end::none);
+    exchange();
+    REQUIRE(user.leases.next() == &op);
+    return op.ec;
   }
   void ask(a_lease& op, std::uint64_t bytes, remote_rights rights, microseconds lease) {
     op.bytes = bytes;

@@ -8,13 +8,7 @@
 
 #include <vector>
 
-namespace {
-
 using namespace grants_test;
-
-struct a_wait final : region_receive {};
-
-} // namespace
 
 TEST_CASE("grants: a region is handed back though its renewal was cancelled") {
   two t;
@@ -112,7 +106,138 @@ TEST_CASE("grants: a region is sent to the peer, and back to its owner") {
   CHECK(owner_waits.returned);
   CHECK(owner_waits.id == t.number);
   CHECK(owner_waits.tag == gift.tag);
+  t.owner.grants.received(t.number);
   CHECK(t.owner.grants.live() == 0);
+}
+
+TEST_CASE("grants: requested memory that is handed back counts until it is received") {
+  two t;
+  const bool by_number = GENERATE(false, true);
+  const std::uint64_t bytes = by_number ? 1 : 400;
+  std::vector<std::uint32_t> kept;
+  for (std::uint64_t sum = bytes; sum <= 1000 && kept.size() != some_limits.grants; sum += bytes) {
+    t.hands_back(t.granted(bytes));
+    kept.push_back(t.number);
+  }
+  CHECK(t.owner.grants.bytes() == kept.size() * bytes);
+  CHECK(t.owner.grants.grants() == kept.size());
+  CHECK(t.denial(bytes) == error::remote_memory_limit);
+  CHECK_FALSE(t.owner.grants.revoke(kept.back())); // the peer has no access
+  t.receives(kept.front());
+  CHECK(t.owner.grants.bytes() == (kept.size() - 1) * bytes);
+  t.hands_back(t.granted(bytes));
+  CHECK(t.number != kept.front());
+  CHECK(t.denial(bytes) == error::remote_memory_limit);
+  SECTION("or dropped with the connection") {
+    t.owner.link.close();
+    CHECK(t.owner.grants.bytes() == 0);
+    CHECK(t.owner.grants.grants() == 0);
+    CHECK(t.owner.grants.live() == 0);
+  }
+  SECTION("also when the peer has gone") {
+    t.owner.link.stop(asio::error::connection_reset);
+    for (std::size_t i = 1; i != kept.size(); ++i)
+      t.receives(kept[i]);
+    t.receives(t.number);
+    CHECK(t.owner.grants.bytes() == 0);
+    CHECK(t.owner.grants.live() == 0);
+  }
+}
+
+TEST_CASE("grants: a request waits for a region that a waiting receive gets") {
+  two t;
+  side& owner = t.owner;
+  const remote_lease l = t.granted(600);
+  const std::uint32_t given = t.number;
+  a_wait wait;
+  owner.inbox.receive(wait);
+  a_lease gift, op;
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  t.exchange();
+  t.ask(op, 600, some_rights, seconds(1));
+  t.exchange();
+  const bool key_ended = GENERATE(false, true);
+  if (key_ended)
+    t.ends(given);
+  t.exchange();
+  REQUIRE(t.user.leases.next() == &gift);
+  CHECK(t.user.leases.next() == nullptr);
+  if (key_ended)
+    CHECK(owner.grants.next().what == make_or_end::none);
+  CHECK(owner.grants.bytes() == 600);
+  SECTION("received") {
+    if (!key_ended)
+      t.ends(given);
+    REQUIRE(owner.inbox.next() == &wait);
+    owner.grants.received(given);
+    const grant_action a = owner.grants.next();
+    CHECK(a.what == make_or_end::make);
+    CHECK(a.bytes == 600);
+    t.user.link.stop(asio::error::eof);
+  }
+  SECTION("cancelled") {
+    CHECK(owner.inbox.cancel(wait));
+    if (!key_ended)
+      t.ends(given);
+    CHECK(owner.grants.next().what == make_or_end::none);
+    t.exchange();
+    REQUIRE(t.user.leases.next() == &op);
+    CHECK(op.ec == error::remote_memory_limit);
+  }
+}
+
+TEST_CASE("grants: a request waits for no more regions than receives wait for") {
+  two t;
+  for (int i = 0; i < 2; ++i)
+    t.hands_back(t.granted(400));
+  a_wait wait;
+  t.owner.inbox.receive(wait);
+  CHECK(t.denial(601) == error::remote_memory_limit);
+  a_lease op;
+  t.ask(op, 600, some_rights, seconds(1));
+  t.exchange();
+  CHECK(t.owner.grants.next().what == make_or_end::none);
+  t.exchange();
+  CHECK(t.user.leases.next() == nullptr);
+  t.user.link.stop(asio::error::eof);
+}
+
+TEST_CASE("grants: a recall completes when the key of a region that was handed back has ended") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  t.exchange();
+  a_recall recall, late;
+  recall.grants = {t.number};
+  t.owner.grants.recall(recall, seconds(1), t.now);
+  t.ends(t.number);
+  REQUIRE(t.owner.grants.next().recall == &recall);
+  CHECK(recall.unconfirmed == 0);
+  late.grants = {t.number};
+  t.owner.grants.recall(late, seconds(1), t.now);
+  REQUIRE(t.owner.grants.next().recall == &late);
+  CHECK(late.count == 0);
+  CHECK(t.owner.grants.bytes() == 100);
+  t.receives(t.number);
+}
+
+TEST_CASE("grants: memory whose key cannot be ended is not kept for a receive") {
+  two t;
+  const remote_lease l = t.granted();
+  a_lease gift;
+  gift.what = lease_request::kind::give;
+  gift.id = l.id;
+  t.user.leases.start(gift, t.now);
+  t.exchange();
+  REQUIRE(t.owner.grants.next().what == make_or_end::end);
+  t.owner.grants.ended(t.number, error::device_keeps_memory);
+  CHECK(t.owner.grants.live() == 0);
+  CHECK(t.owner.grants.bytes() == 0);
 }
 
 TEST_CASE("grants: a lease longer than can be encoded, or negative, is still sent") {

@@ -14,9 +14,6 @@ namespace {
 
 using namespace grants_test;
 
-struct a_recall final : recall_request {};
-struct a_wait final : region_receive {};
-
 /// An owner that recalls grants.
 struct recalling : two {
   void recall(a_recall& op, std::initializer_list<std::uint32_t> which,
