@@ -6,6 +6,7 @@
 
 #include <cassert>
 #include <iterator>
+#include <limits>
 #include <new>
 #include <optional>
 #include <utility>
@@ -13,21 +14,32 @@
 namespace asio_rdma::detail {
 
 // Gives requests to operations, as far as handshakes may begin. A refused request leaves its
-// operation waiting, so the requests of one turn are limited. `fresh` has just arrived, so it was
-// not withdrawn. Each answered request leaves an id that is to be destroyed one day.
+// operation waiting, so the requests of one turn are limited, of all requests that arrive in it
+// together; then the next turn goes on. `fresh` has just arrived, so it was not withdrawn. Each
+// answered request leaves an id that is to be destroyed one day.
 void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept {
   assert(mutex_.held());
-  for (std::size_t n = 0;
-       !requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
-       tallies_->under_way.count() < most_handshakes_ && !service_.ends_pile_up();
-       ++n) {
-    if (n == most_a_turn) {
+  if (fresh == nullptr) {
+    if (goes_on_)
+      return;
+    in_turn_ = 0;
+  }
+  const ending_ids::crowded_sources crowded = service_.ending()->crowded();
+  const bool of_crowded = fresh != nullptr && crowded.have(fresh->connector().address());
+  // A request that cannot be answered makes no other one answerable.
+  while (!of_crowded && !requests_.empty() && !waiting_.empty() && asked_request_.empty() &&
+         tallies_->under_way.count() < most_handshakes_ && !service_.ending()->pile_up()) {
+    const auto next = next_request(crowded);
+    if (next == requests_.end())
+      break;
+    if (in_turn_ == most_a_turn) {
       if (!std::exchange(goes_on_, true))
         left.goes_on = std::static_pointer_cast<acceptor_impl>(shared_from_this());
-      break;
+      return;
     }
+    ++in_turn_;
     request_list one;
-    one.splice(one.end(), requests_, next_request());
+    one.splice(one.end(), requests_, next);
     const std::shared_ptr<cm_connection>& connection = one.front();
     if (connection.get() != fresh && connection->withdrawn()) {
       connection->count_end(&acceptor_tallies::aborted);
@@ -42,32 +54,39 @@ void acceptor_impl::match(leftovers& left, const cm_connection* fresh) noexcept 
       serve(taker, one, left);
   }
   if (!goes_on_)
-    make_way(left);
+    make_way(left, crowded);
 }
 
 // The next request to be answered: one of the source with the fewest handshakes under way, so that
 // a source with many requests delays the others by few. Of its requests, the oldest; but of
 // requests that have waited while connectors fell silent, the older ones are likely to be silent,
-// too.
-acceptor_impl::request_list::iterator acceptor_impl::next_request() noexcept {
+// too. The end if all are of crowded sources.
+acceptor_impl::request_list::iterator
+acceptor_impl::next_request(const ending_ids::crowded_sources& crowded) noexcept {
   assert(mutex_.held() && !requests_.empty());
-  if (requests_.size() == 1) [[likely]]
+  if (requests_.size() == 1 && crowded.empty()) [[likely]]
     return requests_.begin();
   const pending_handshakes::sources under_way = tallies_->under_way.by_source();
   const auto first_of_fewest = [&](auto i, auto end) {
-    auto found = i;
-    std::size_t fewest = under_way.count((*i)->connector().address());
-    while (fewest != 0 && ++i != end)
-      if (const std::size_t n = under_way.count((*i)->connector().address()); n < fewest) {
+    auto found = end;
+    std::size_t fewest = std::numeric_limits<std::size_t>::max();
+    for (; i != end && fewest != 0; ++i) {
+      const asio::ip::address source = (*i)->connector().address();
+      if (crowded.have(source))
+        continue;
+      if (const std::size_t n = under_way.count(source); n < fewest) {
         found = i;
         fewest = n;
       }
+    }
     return found;
   };
   const bool newest_first = newest_first_until_ != pending_handshakes::clock::time_point() &&
                             pending_handshakes::clock::now() < newest_first_until_;
-  return newest_first ? std::prev(first_of_fewest(requests_.rbegin(), requests_.rend()).base())
-                      : first_of_fewest(requests_.begin(), requests_.end());
+  if (!newest_first)
+    return first_of_fewest(requests_.begin(), requests_.end());
+  const auto found = first_of_fewest(requests_.rbegin(), requests_.rend());
+  return found == requests_.rend() ? requests_.end() : std::prev(found.base());
 }
 
 // The request that is rejected as the backlog is full: the newest one of the source that has the

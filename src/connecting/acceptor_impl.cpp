@@ -233,6 +233,8 @@ bool acceptor_impl::on_request(const cm_event& event) {
   {
     const std::lock_guard lock(mutex_);
     requests_.splice(requests_.end(), request);
+    if (std::exchange(turn_, event.turn) != event.turn)
+      in_turn_ = 0;
     match(left, connection.get());
     const bool waits = !requests_.empty() && requests_.back() == connection;
     if (waits && (id_ == nullptr || requests_.size() > backlog_)) {
@@ -257,13 +259,13 @@ bool acceptor_impl::on_request(const cm_event& event) {
 // Ends silent handshakes for requests that cannot be answered otherwise, unless ids have to be
 // destroyed first, and looks again later. The context may have been busy since the time at which it
 // was to look.
-void acceptor_impl::make_way(leftovers& left) noexcept {
+void acceptor_impl::make_way(leftovers& left, const ending_ids::crowded_sources& crowded) noexcept {
   assert(mutex_.held());
   if (requests_.empty() || id_ == nullptr || !asked_request_.empty() ||
       (tallies_->under_way.count() == 0 && waiting_.empty())) [[likely]]
     return;
   constexpr std::chrono::seconds newest_first(1);
-  constexpr std::chrono::milliseconds pause(5);
+  constexpr std::chrono::milliseconds pause(5), pause_for_ids(50);
   try {
     left.silent.reserve(left.silent.size() + requests_.size());
     const auto now = pending_handshakes::clock::now();
@@ -271,9 +273,9 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
       tallies_->under_way.allow(now - look_at_);
     look_at_ = at_no_time;
     auto next = at_no_time;
-    const bool ids_first = service_.ends_pile_up();
-    for (std::size_t more = ids_first ? 0 : requests_.size(); more != 0; --more) {
-      auto overdue = tallies_->under_way.take_overdue(now, requests_.size(), patience_);
+    const std::size_t answerable = count_answerable(crowded);
+    for (std::size_t more = answerable; more != 0; --more) {
+      auto overdue = tallies_->under_way.take_overdue(now, answerable, patience_);
       next = overdue.next;
       if (!overdue.which)
         break;
@@ -281,8 +283,10 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
       left.silent.push_back(std::move(overdue.which));
     }
     // A handshake that ends does not report that, as the end may have locked anything.
-    if (!waiting_.empty() || ids_first)
+    if (!waiting_.empty() && answerable != 0)
       next = std::min(next, now + pause);
+    else if (answerable != requests_.size())
+      next = std::min(next, now + pause_for_ids);
     if (next == at_no_time)
       return;
     if (!timer_)
@@ -294,6 +298,19 @@ void acceptor_impl::make_way(leftovers& left) noexcept {
     });
   } catch (const std::bad_alloc&) { // the next request or accept looks again
   }
+}
+
+// The waiting requests that a further handshake could be begun for.
+std::size_t
+acceptor_impl::count_answerable(const ending_ids::crowded_sources& crowded) const noexcept {
+  assert(mutex_.held());
+  if (service_.ending()->pile_up())
+    return 0;
+  if (crowded.empty()) [[likely]]
+    return requests_.size();
+  return static_cast<std::size_t>(
+      std::count_if(requests_.begin(), requests_.end(),
+                    [&](const auto& r) { return !crowded.have(r->connector().address()); }));
 }
 
 void acceptor_impl::look_again() noexcept {

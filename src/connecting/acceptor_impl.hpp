@@ -20,7 +20,7 @@ namespace asio_rdma::detail {
 /// under way as the options allow, or a request is put to the program (`accept_options::admit`).
 class acceptor_impl final : public cm_handler {
 public:
-  /// Requests that are answered in one turn of the context (docs/security.md).
+  /// Requests that are answered or refused in one turn of the context (docs/security.md).
   static constexpr std::size_t most_a_turn = 16;
 
   acceptor_impl(cm_service& service, asio::any_io_executor executor);
@@ -66,9 +66,10 @@ private:
   error_code check_start(const accept_operation& op) const;
   bool has_room();
   void match(leftovers& left, const cm_connection* fresh = nullptr) noexcept;
-  request_list::iterator next_request() noexcept;
+  request_list::iterator next_request(const ending_ids::crowded_sources& crowded) noexcept;
   request_list::iterator request_to_reject(const cm_connection& newcomer) noexcept;
-  void make_way(leftovers& left) noexcept;
+  void make_way(leftovers& left, const ending_ids::crowded_sources& crowded) noexcept;
+  std::size_t count_answerable(const ending_ids::crowded_sources& crowded) const noexcept;
   void look_again() noexcept;
   static void settle(completion_service& operations, leftovers& left) noexcept;
   static void put_off(completion_service& operations, leftovers& left) noexcept;
@@ -117,8 +118,10 @@ private:
   request_list requests_;
   asio::ip::tcp::endpoint last_incompatible_; // see `acceptor_statistics`
   error_code last_reason_;
-  bool goes_on_ = false;  // with further requests, in another turn
-  std::size_t asked_ = 0; // index of the request that was last checked for withdrawal
+  bool goes_on_ = false;    // with further requests, in another turn
+  std::uint64_t turn_ = 0;  // in which the last request arrived
+  std::size_t in_turn_ = 0; // requests that were answered or refused in it
+  std::size_t asked_ = 0;   // index of the request that was last checked for withdrawal
   operation_list waiting_;
   // The request that is put to the program, and the operation that has taken it; empty if none.
   request_list asked_request_;

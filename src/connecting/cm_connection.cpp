@@ -47,6 +47,7 @@ private:
 
 cm_connection::cm_connection(cm_service& service, const asio::any_io_executor& executor)
     : context_(asio::query(executor, asio::execution::context)),
+      ending_(service.ending()),
       service_(&service),
       gate_(service.gate()),
       timer_(executor),

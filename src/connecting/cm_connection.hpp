@@ -216,6 +216,7 @@ private:
   std::atomic<std::uint64_t> ids_{0};
 
   const asio::execution_context& context_;
+  const std::shared_ptr<ending_ids> ending_; // of the acceptor's context
   mutable checked_mutex mutex_;
   cm_service* service_; // used with its gate entered; that of the queue pair once moved
   std::shared_ptr<cm_gate> gate_;

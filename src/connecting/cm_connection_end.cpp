@@ -241,6 +241,8 @@ void cm_connection::retire_id(leftovers& left) noexcept {
   }
   call_.reset();
   end_->set(std::exchange(id_, nullptr), shared_from_this());
+  if (request_.id != nullptr)
+    end_->count(ending_, to_.address());
   const bool has_port = options_.local && options_.local->port() != 0;
   (has_port ? left.ended_here : left.ended).push(std::move(end_));
 }

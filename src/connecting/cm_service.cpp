@@ -33,8 +33,6 @@ std::uint32_t interface_of(const rdma_cm_id& id) noexcept {
 // siw's rdma_connect(3) blocks for two minutes if the peer does not answer. A program that asks one
 // dead peer after the other, for 10 s each (the default), has 13 such calls at a time.
 constexpr std::size_t most_calls = 32;
-// Few destructions block, and nothing waits for them but the context's own end.
-constexpr std::size_t most_ends_at_a_time = 8;
 
 struct destroy_channel {
   void operator()(rdma_event_channel* c) const noexcept { rdma_destroy_event_channel(c); }
@@ -81,6 +79,7 @@ struct cm_service::channel {
   bool read() {
     constexpr int at_a_time = 16;
     const std::lock_guard lock(mutex);
+    ++turn;
     while (const auto call = take_returned())
       static_cast<cm_call&>(*call).on_return(call);
     for (int left = at_a_time; left != 0; --left) {
@@ -91,6 +90,7 @@ struct cm_service::channel {
       event.type = raw->event;
       event.status = raw->status;
       event.id = raw->id;
+      event.turn = turn;
       event.responder_resources = raw->param.conn.responder_resources;
       event.initiator_depth = raw->param.conn.initiator_depth;
       event.data.assign(raw->param.conn.private_data, raw->param.conn.private_data_len);
@@ -141,6 +141,7 @@ struct cm_service::channel {
   reader read_op;
   std::atomic<bool> queued{false};
   std::mutex mutex;
+  std::uint64_t turn = 0;
   std::mutex addresses; // guards the addresses that librdmacm writes to ids
   std::mutex returning; // guards the calls that have returned
   call_list returned;
@@ -151,7 +152,7 @@ cm_service::cm_service(asio::execution_context& context)
     : asio::execution_context::service(context),
       operations_(completion_service::of(context)),
       calls_(most_calls),
-      ends_(most_ends_at_a_time) {}
+      ends_(most_ends_at_a_time, most_ends_of_source_at_a_time) {}
 
 cm_service::~cm_service() = default;
 
@@ -362,7 +363,7 @@ void cm_service::shutdown() {
   }
   close_all(); // destroys the ids that the calls used
   gate_->close();
-  ends_.finish();
+  ends_.finish(most_ends_at_shutdown);
 }
 
 bool cm_gate::enter() noexcept {

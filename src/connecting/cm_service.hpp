@@ -5,6 +5,7 @@
 #include <asio_rdma/detail/connecting/connecting_face.hpp>
 #include <rdma/rdma_cma.h>
 
+#include "connecting/pending_handshakes.hpp"
 #include "core/background_calls.hpp"
 #include "core/checked_mutex.hpp"
 #include "queues/completion_service.hpp"
@@ -49,6 +50,8 @@ struct cm_event {
   rdma_cm_id* id = nullptr;
   /// `cm_handler::ids_made` at a time when the id existed. A later id may have the same address.
   std::uint64_t ids_made = 0;
+  /// The number of the context's turn in which the event was read.
+  std::uint64_t turn = 0;
   std::uint8_t responder_resources = 0;
   std::uint8_t initiator_depth = 0;
   cm_data data;
@@ -90,17 +93,29 @@ public:
     id_ = id;
     handler_ = std::move(handler);
   }
+  /// Counts the id, which `set` has taken over, as one of a request of this connector.
+  void count(const std::shared_ptr<ending_ids>& ids, const asio::ip::address& connector) noexcept {
+    assert(id_ != nullptr && counted_ == nullptr);
+    connector_ = connector;
+    if (ids->begin(connector))
+      counted_ = ids;
+  }
   void run(const std::shared_ptr<background_call>&) noexcept override { destroy(); }
+  std::uint64_t group() const noexcept override { return ending_ids::number_of(connector_); }
 
 private:
   void destroy() noexcept {
     if (id_ != nullptr)
       rdma_destroy_id(std::exchange(id_, nullptr));
+    if (counted_)
+      std::exchange(counted_, nullptr)->end(connector_);
     handler_.reset();
   }
 
   rdma_cm_id* id_ = nullptr;
   std::shared_ptr<cm_handler> handler_;
+  std::shared_ptr<ending_ids> counted_;
+  asio::ip::address connector_; // unspecified for an id of no request
 };
 
 /// Counts the threads that use a service. The service's shutdown waits for threads of other
@@ -185,10 +200,16 @@ public:
   /// Destroys the ids of these `cm_id_end` on a background thread: the kernel may wait for the
   /// peer. Destroys them here if there is no such thread. The shutdown waits for it.
   void end_ids(call_list& ids) noexcept;
-  /// While so many ids wait to be destroyed, acceptors answer no further requests: a peer may
-  /// provoke slow ends faster than the kernel makes them.
-  static constexpr std::size_t most_ends = 1024;
-  bool ends_pile_up() const noexcept { return ends_.waiting() >= most_ends; }
+  /// Threads that destroy ids: all, and those for connectors of one source, so that its slow
+  /// destructions do not delay those of others.
+  ///@{
+  static constexpr std::size_t most_ends_at_a_time = 16;
+  static constexpr std::size_t most_ends_of_source_at_a_time = most_ends_at_a_time / 2;
+  ///@}
+  /// Threads that destroy ids during the shutdown, which waits for them.
+  static constexpr std::size_t most_ends_at_shutdown = 256;
+  /// The ids of requests of this context's acceptors. They may be destroyed by other contexts.
+  const std::shared_ptr<ending_ids>& ending() const noexcept { return ending_; }
   /// Calls of rdma_cm that would block a thread of the context. The shutdown waits for them.
   background_calls& calls() noexcept { return calls_; }
   /// Passes a call that has returned to the thread that reads the events. Called by `calls`.
@@ -221,6 +242,7 @@ private:
 
   completion_service& operations_;
   const std::shared_ptr<cm_gate> gate_ = std::make_shared<cm_gate>();
+  const std::shared_ptr<ending_ids> ending_ = std::make_shared<ending_ids>();
   mutable checked_mutex mutex_;
   std::unique_ptr<channel> channel_;
   std::vector<std::weak_ptr<cm_handler>> handlers_;

@@ -2,6 +2,7 @@
 #include "connecting/pending_handshakes.hpp"
 
 #include <algorithm>
+#include <cassert>
 #include <new>
 #include <utility>
 
@@ -115,6 +116,60 @@ pending_handshakes::take_overdue(clock::time_point now, std::size_t waiting,
   result.which = found->which.lock();
   result.next = now;
   entries_.erase(found);
+  return result;
+}
+
+bool ending_ids::crowded_sources::have(const asio::ip::address& connector) const noexcept {
+  return !all_.empty() &&
+         std::binary_search(all_.begin(), all_.end(), pending_handshakes::source_of(connector));
+}
+
+bool ending_ids::begin(const asio::ip::address& connector) noexcept {
+  const std::lock_guard lock(mutex_);
+  try {
+    const std::size_t n = ++sources_[pending_handshakes::source_of(connector)];
+    counted_ += n <= most_ends_of_source ? 1 : 0;
+    crowded_ += n == most_ends_of_source ? 1 : 0;
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void ending_ids::end(const asio::ip::address& connector) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto i = sources_.find(pending_handshakes::source_of(connector));
+  assert(i != sources_.end());
+  const std::size_t n = i->second--;
+  counted_ -= n <= most_ends_of_source ? 1 : 0;
+  crowded_ -= n == most_ends_of_source ? 1 : 0;
+  if (n == 1)
+    sources_.erase(i);
+}
+
+ending_ids::crowded_sources ending_ids::crowded() const noexcept {
+  crowded_sources result;
+  if (crowded_ == 0) [[likely]]
+    return result;
+  try {
+    const std::lock_guard lock(mutex_);
+    result.all_.reserve(crowded_);
+    for (const auto& [source, n] : sources_)
+      if (n >= most_ends_of_source)
+        result.all_.push_back(source);
+  } catch (const std::bad_alloc&) {
+  }
+  return result;
+}
+
+// No connector has an address of the networks of IPv6 that have the numbers of IPv4 addresses.
+std::uint64_t ending_ids::number_of(const asio::ip::address& connector) noexcept {
+  if (connector.is_v4())
+    return connector.to_v4().to_uint();
+  const auto bytes = connector.to_v6().to_bytes();
+  std::uint64_t result = 0;
+  for (std::size_t i = 0; i != sizeof(result); ++i)
+    result = result << 8 | bytes[i];
   return result;
 }
 

@@ -3,10 +3,12 @@
 
 #include <boost/asio/ip/address.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -89,6 +91,45 @@ private:
   std::list<entry> entries_; // the oldest first
   std::uint64_t confirmed_ = 0;
   clock::time_point last_confirmed_ = clock::time_point::min();
+};
+
+/// The ids of a context's requests that wait to be destroyed, or are being destroyed, by source
+/// (`pending_handshakes::source_of`). A peer may provoke slow destructions faster than the kernel
+/// makes them. Thread-safe.
+class ending_ids {
+public:
+  /// While so many ids wait, acceptors answer no further requests.
+  static constexpr std::size_t most_ends = 1024;
+  /// While so many ids of one source wait, acceptors answer no further requests of that source.
+  /// Further ids of the source do not count for `most_ends`, so one source never stops the others.
+  static constexpr std::size_t most_ends_of_source = most_ends / 4;
+
+  /// The sources of which acceptors answer no requests.
+  class crowded_sources {
+  public:
+    bool empty() const noexcept { return all_.empty(); }
+    bool have(const asio::ip::address& connector) const noexcept;
+
+  private:
+    friend class ending_ids;
+    std::vector<asio::ip::address> all_; // in order
+  };
+
+  /// Counts an id of the connector. Returns false, and counts nothing, if there is no memory.
+  bool begin(const asio::ip::address& connector) noexcept;
+  void end(const asio::ip::address& connector) noexcept;
+  bool pile_up() const noexcept { return counted_ >= most_ends; }
+  /// Without memory the result is empty.
+  crowded_sources crowded() const noexcept;
+
+  /// The number of the connector's source, for `background_call::group`.
+  static std::uint64_t number_of(const asio::ip::address& connector) noexcept;
+
+private:
+  mutable std::mutex mutex_;
+  std::map<asio::ip::address, std::size_t> sources_; // none has no ids
+  std::atomic<std::size_t> counted_{0};              // of each source `most_ends_of_source` at most
+  std::atomic<std::size_t> crowded_{0};              // sources
 };
 
 } // namespace asio_rdma::detail

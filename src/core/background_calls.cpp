@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSL-1.0
 #include "core/background_calls.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <csignal>
+#include <limits>
 #include <new>
 #include <system_error>
 
@@ -46,7 +48,8 @@ error_code background_calls::start(std::shared_ptr<background_call> call) {
 error_code background_calls::start_thread() {
   const bool first = threads_.empty();
   try {
-    threads_.reserve(most_threads_);
+    threads_.reserve(threads_.size() + 1);
+    running_.reserve(threads_.size() + 1); // so that a thread allocates nothing
     const without_signals meanwhile;
     threads_.emplace_back([this] { make_calls(); });
     ++idle_;
@@ -68,24 +71,35 @@ bool background_calls::take_back(const background_call& call) noexcept {
   return taken != nullptr;
 }
 
-std::size_t background_calls::waiting() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return calls_;
+// After `finish` there is nothing that other groups could wait for.
+background_call* background_calls::next() const noexcept {
+  const auto running = [this](std::uint64_t group) {
+    return static_cast<std::size_t>(std::count(running_.begin(), running_.end(), group));
+  };
+  return waiting_.next(running,
+                       stopped_ ? std::numeric_limits<std::size_t>::max() : most_of_group_);
 }
 
 void background_calls::make_calls() noexcept {
   std::unique_lock lock(mutex_);
   for (;;) {
-    changed_.wait(lock, [this] { return stopped_ || !waiting_.empty(); });
-    auto call = waiting_.pop();
-    if (!call)
+    background_call* chosen = nullptr;
+    changed_.wait(lock, [&] {
+      chosen = next();
+      return stopped_ || chosen != nullptr;
+    });
+    if (chosen == nullptr)
       return;
+    auto call = waiting_.remove(*chosen);
+    const std::uint64_t group = call->group();
+    running_.push_back(group);
     --calls_;
     --idle_;
     lock.unlock();
     call->run(call);
     call.reset();
     lock.lock();
+    running_.erase(std::find(running_.begin(), running_.end(), group));
     ++idle_;
   }
 }
@@ -95,17 +109,22 @@ void background_calls::stop() noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
-    while (auto call = waiting_.pop())
-      dropped.push(std::move(call));
+    waiting_.move_to(dropped);
     calls_ = 0;
   }
   finish();
 }
 
-void background_calls::finish() noexcept {
+// Without further threads, those that exist make the calls.
+void background_calls::finish(std::size_t threads) noexcept {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    for (std::size_t before = 0; before != threads_.size() && threads_.size() < threads;) {
+      before = threads_.size();
+      if (calls_ > idle_)
+        static_cast<void>(start_thread());
+    }
   }
   changed_.notify_all();
   for (std::thread& t : threads_) {

@@ -403,4 +403,76 @@ TEST_CASE("an address that is in use for a moment is tried again") {
   CHECK(m.connected.succeeded());
 }
 
+TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
+  meeting m;
+  if (m.dev.type() == transport::iwarp)
+    return not_on_this_device("a device that agrees on no read");
+  const hooks h;
+  edit_parameters = [](cm_call call, rdma_conn_param& p) {
+    if (call != cm_call::connect)
+      p.responder_resources = 0;
+  };
+  const memory_pool pool(m.pd);
+  stream x(m.io), y(m.io);
+  x.open(pool);
+  y.open(pool);
+  m.listener->async_accept(y, m.accepted.handler());
+  m.initiator->async_connect(x, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done(); });
+  sent s;
+  char byte = 0;
+  x.async_read_some(asio::buffer(&byte, 1), s.handler());
+  m.until([&] { return s.done(); });
+  CHECK(s.ec == error::incompatible_peer);
+}
+
+TEST_CASE("a peer that answers no reads") {
+  meeting m;
+  const bool connecting = GENERATE(true, false);
+  INFO((connecting ? "the connecting one" : "the accepting one"));
+  const bool starts_none = GENERATE(true, false);
+  const hooks h;
+  edit_parameters = [=](cm_call call, rdma_conn_param& p) {
+    if ((call == cm_call::connect) == connecting)
+      return;
+    p.responder_resources = 0;
+    if (starts_none)
+      p.initiator_depth = 0;
+  };
+  m.meet();
+  queue_pair& reading = connecting ? m.a : m.b;
+  CHECK(m.carries("messages"));
+  sent read, wrote;
+  reading.async_read(m.ma.buffer(0, 8), m.mb.remote(0, 8), read.handler());
+  m.until([&] { return read.done(); });
+  INFO(describe(read.ec));
+  // The error depends on the device: siw agrees on one read at least.
+  if (m.dev.type() == transport::iwarp && !read.ec)
+    return;
+  CHECK(read.ec == asio::error::operation_not_supported);
+  if (m.dev.has_atomics()) {
+    outcome<std::uint64_t> added;
+    reading.async_fetch_add(m.mb.remote(0, 8), 1, added.handler());
+    m.until([&] { return added.done(); });
+    CHECK(added.ec == asio::error::operation_not_supported);
+  }
+  if (m.dev.type() != transport::iwarp || connecting) { // there the connector sends first
+    reading.async_write(m.ma.buffer(0, 8), m.mb.remote(0, 8), wrote.handler());
+    m.until([&] { return wrote.done(); });
+    CHECK(wrote.succeeded());
+  }
+}
+
+TEST_CASE("a queue pair without reads is not opened") {
+  asio::io_context io;
+  const protection_domain pd(open_device());
+  queue_pair qp(io);
+  queue_pair_options o;
+  o.max_reads = 0;
+  error_code ec;
+  qp.open(pd, o, ec);
+  CHECK(ec == asio::error::invalid_argument);
+  CHECK_FALSE(qp.is_open());
+}
+
 } // namespace test::cm_edges_tests

@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: BSL-1.0
-// Attempts at a limit: no reads, a full backlog, many events, no descriptor left.
+// Attempts at a limit: a full backlog, many events, no descriptor left.
 #include "catch.hpp"
+#include "connecting/acceptor_impl.hpp"
 #include "connecting/cm_service.hpp"
+#include "connecting/pending_handshakes.hpp"
 #include "device/connecting/cm_calls.hpp"
 #include "device/connecting/cm_support.hpp"
 #include "device/connecting/silent_connector.hpp"
 
 #include <asio_rdma/connection.hpp>
-#include <asio_rdma/stream.hpp>
 
 #include <algorithm>
 #include <arpa/inet.h>
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
 #include <sys/resource.h>
 #include <thread>
 #include <unistd.h>
@@ -70,79 +76,58 @@ void requests_come_from(const std::uint32_t& source) {
   };
 }
 
+/// While it exists, or until `release`, other threads wait in rdma_destroy_id(3): for ids of
+/// requests that come from a source less than `fast`, given by `requests_come_from`.
+struct slow_destructions {
+  explicit slow_destructions(std::uint32_t fast) {
+    before_destruction = [this, fast, here = std::this_thread::get_id()](const rdma_cm_id* id) {
+      if (std::this_thread::get_id() == here)
+        return;
+      const auto* const from = reinterpret_cast<const sockaddr_in*>(&id->route.addr.dst_addr);
+      std::unique_lock lock(mutex);
+      if (ntohl(from->sin_addr.s_addr) >= fast) {
+        ++others;
+        return;
+      }
+      ++blocked;
+      changed.notify_all();
+      changed.wait(lock, [this] { return released; });
+    };
+  }
+  slow_destructions(const slow_destructions&) = delete;
+  ~slow_destructions() { release(); }
+  void release() {
+    const std::lock_guard lock(mutex);
+    released = true;
+    changed.notify_all();
+  }
+  /// Whether so many threads wait, after some patience.
+  bool block(std::size_t threads) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, std::chrono::seconds(30), [&] { return blocked == threads; });
+  }
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool released = false;
+  std::size_t blocked = 0;
+  std::atomic<std::size_t> others = 0;
+  const hooks h; // destroyed first
+};
+
+/// Makes an accept that refuses requests without the handshake of a connection, and keeps waiting.
+struct refusing {
+  refusing(meeting& of, asio::io_context& context, acceptor& by) : pool(of.pd), object(context) {
+    object.open(pool);
+    by.async_accept(object, accepted.handler());
+  }
+
+  memory_pool pool;
+  asio_rdma::connection object;
+  connection accepted;
+};
+
 } // namespace
-
-TEST_CASE("a stream whose peer answers no reads fails once it is connected") {
-  meeting m;
-  if (m.dev.type() == transport::iwarp)
-    return not_on_this_device("a device that agrees on no read");
-  const hooks h;
-  edit_parameters = [](cm_call call, rdma_conn_param& p) {
-    if (call != cm_call::connect)
-      p.responder_resources = 0;
-  };
-  const memory_pool pool(m.pd);
-  stream x(m.io), y(m.io);
-  x.open(pool);
-  y.open(pool);
-  m.listener->async_accept(y, m.accepted.handler());
-  m.initiator->async_connect(x, m.where(), m.connected.handler());
-  m.until([&] { return m.connected.done(); });
-  sent s;
-  char byte = 0;
-  x.async_read_some(asio::buffer(&byte, 1), s.handler());
-  m.until([&] { return s.done(); });
-  CHECK(s.ec == error::incompatible_peer);
-}
-
-TEST_CASE("a peer that answers no reads") {
-  meeting m;
-  const bool connecting = GENERATE(true, false);
-  INFO((connecting ? "the connecting one" : "the accepting one"));
-  const bool starts_none = GENERATE(true, false);
-  const hooks h;
-  edit_parameters = [=](cm_call call, rdma_conn_param& p) {
-    if ((call == cm_call::connect) == connecting)
-      return;
-    p.responder_resources = 0;
-    if (starts_none)
-      p.initiator_depth = 0;
-  };
-  m.meet();
-  queue_pair& reading = connecting ? m.a : m.b;
-  CHECK(m.carries("messages"));
-  sent read, wrote;
-  reading.async_read(m.ma.buffer(0, 8), m.mb.remote(0, 8), read.handler());
-  m.until([&] { return read.done(); });
-  INFO(describe(read.ec));
-  // The error depends on the device: siw agrees on one read at least.
-  if (m.dev.type() == transport::iwarp && !read.ec)
-    return;
-  CHECK(read.ec == asio::error::operation_not_supported);
-  if (m.dev.has_atomics()) {
-    outcome<std::uint64_t> added;
-    reading.async_fetch_add(m.mb.remote(0, 8), 1, added.handler());
-    m.until([&] { return added.done(); });
-    CHECK(added.ec == asio::error::operation_not_supported);
-  }
-  if (m.dev.type() != transport::iwarp || connecting) { // there the connector sends first
-    reading.async_write(m.ma.buffer(0, 8), m.mb.remote(0, 8), wrote.handler());
-    m.until([&] { return wrote.done(); });
-    CHECK(wrote.succeeded());
-  }
-}
-
-TEST_CASE("a queue pair without reads is not opened") {
-  asio::io_context io;
-  const protection_domain pd(open_device());
-  queue_pair qp(io);
-  queue_pair_options o;
-  o.max_reads = 0;
-  error_code ec;
-  qp.open(pd, o, ec);
-  CHECK(ec == asio::error::invalid_argument);
-  CHECK_FALSE(qp.is_open());
-}
 
 TEST_CASE("requests beyond the backlog cost a few system calls each") {
   constexpr int backlog = 20, more = 5;
@@ -235,37 +220,25 @@ TEST_CASE("a source with many requests delays a connector of another source by o
 }
 
 TEST_CASE("while many ids wait to be destroyed, requests wait, too") {
-  constexpr std::size_t most = detail::cm_service::most_ends, more = 3;
-  std::atomic<bool> may_return = false;
-  std::atomic<std::size_t> blocked = 0;
+  constexpr std::size_t most = detail::ending_ids::most_ends, more = 3;
+  std::uint32_t source = 1;
   meeting m;
-  const hooks h;
-  before_destruction = [&, here = std::this_thread::get_id()](const rdma_cm_id*) {
-    if (std::this_thread::get_id() == here)
-      return;
-    ++blocked;
-    blocked.notify_one();
-    may_return.wait(false);
-  };
+  slow_destructions slow(1000);
+  requests_come_from(source);
   const auto waiting = [&] {
     return m.listener->statistics().waiting;
   };
   const auto refused = [&] {
     return m.listener->statistics().refused_incompatible;
   };
-  // Requests without the handshake of a connection are refused, and the accept keeps waiting.
-  const memory_pool pool(m.pd);
-  asio_rdma::connection accepting(m.io);
-  accepting.open(pool);
-  m.listener->async_accept(accepting, m.accepted.handler());
+  const refusing accept(m, m.io, *m.listener);
   std::size_t ended = 0;
   for (; waiting() == 0 && ended < 2 * most; ended = refused()) {
+    source = static_cast<std::uint32_t>(1 + ended / detail::ending_ids::most_ends_of_source);
     const silent_connector c(m.where(), *m.a.native_handle());
     m.until([&] { return refused() == ended + 1 || waiting() == 1; });
-    for (std::size_t b = blocked; b < std::min<std::size_t>(ended + 1, 8); b = blocked)
-      blocked.wait(b);
   }
-  CHECK(ended == most + blocked);
+  CHECK(ended == most);
   // InfiniBand's connection manager rejects a second request of one queue pair.
   std::list<queue_pair> callers;
   std::list<silent_connector> others;
@@ -273,12 +246,122 @@ TEST_CASE("while many ids wait to be destroyed, requests wait, too") {
     others.emplace_back(m.where(), *callers.emplace_back(m.io, m.pd).native_handle());
   m.until([&] { return waiting() == more + 1; });
   CHECK(refused() == ended);
-  may_return = true;
-  may_return.notify_all();
+  slow.release();
   m.until([&] { return waiting() == 0; });
   CHECK(m.listener->statistics().requests == ended + more + 1);
   m.listener->cancel();
-  m.until([&] { return m.accepted.done(); });
+  m.until([&] { return accept.accepted.done(); });
+}
+
+TEST_CASE("ids of one source that wait to be destroyed keep no other source waiting") {
+  constexpr std::size_t most = detail::ending_ids::most_ends_of_source, backlog = 2, many = 20;
+  constexpr std::uint32_t crowded = 1, other = 2;
+  std::uint32_t source = crowded;
+  meeting m({}, {}, backlog);
+  slow_destructions slow(other);
+  requests_come_from(source);
+  const auto now = [&] {
+    return m.listener->statistics();
+  };
+  refusing accept(m, m.io, *m.listener);
+  std::size_t ended = 0;
+  std::list<queue_pair> callers;
+  std::list<silent_connector> kept;
+  const auto request = [&] {
+    kept.emplace_back(m.where(), *callers.emplace_back(m.io, m.pd).native_handle());
+  };
+  for (; now().waiting == 0 && ended < 2 * most; ended = now().refused_incompatible) {
+    kept.clear();
+    callers.clear();
+    request();
+    m.until([&] { return now().refused_incompatible == ended + 1 || now().waiting == 1; });
+  }
+  CHECK(ended == most);
+  // Further requests of the source fill the backlog.
+  for (std::size_t waiting = 2; waiting <= backlog; ++waiting) {
+    request();
+    m.until([&] { return now().waiting == waiting; });
+  }
+  request();
+  m.until([&] { return now().refused_backlog == 1; });
+  // Another source is answered meanwhile, and its ids are destroyed.
+  source = other;
+  for (std::size_t i = 1; i <= many; ++i) {
+    request();
+    m.until([&] { return now().refused_incompatible == ended + i; });
+  }
+  m.until([&] { return slow.others == many; });
+  CHECK(slow.block(detail::cm_service::most_ends_of_source_at_a_time));
+  asio_rdma::connection good(m.io, accept.pool);
+  m.initiator->async_connect(good, m.where(), m.connected.handler());
+  m.until([&] { return m.connected.done() && accept.accepted.done(); });
+  CHECK(m.connected.succeeded());
+  CHECK(accept.accepted.succeeded());
+  CHECK(now().waiting == backlog);
+  // The source is answered when its ids have been destroyed.
+  slow.release();
+  const refusing next(m, m.io, *m.listener);
+  m.until([&] { return now().waiting == 0; });
+  CHECK(now().refused_incompatible == ended + many + backlog);
+  m.listener->cancel();
+  m.until([&] { return next.accepted.done(); });
+}
+
+TEST_CASE("a context that is destroyed destroys many ids at a time") {
+  constexpr std::size_t many = 3 * detail::cm_service::most_ends_of_source_at_a_time;
+  meeting m;
+  auto io = std::make_unique<asio::io_context>(1);
+  std::optional<acceptor> listener(std::in_place, *io, endpoint(device_address(m.dev), 0));
+  slow_destructions slow(1000);
+  std::uint32_t source = 1;
+  requests_come_from(source);
+  std::optional<refusing> accept(std::in_place, m, *io, *listener);
+  for (std::size_t i = 1; i <= many; ++i) {
+    const silent_connector c(listener->local_endpoint(), *m.a.native_handle());
+    until(*io, [&] { return listener->statistics().refused_incompatible == i; });
+  }
+  CHECK(slow.block(detail::cm_service::most_ends_of_source_at_a_time));
+  listener->cancel();
+  until(*io, [&] { return accept->accepted.done(); });
+  accept.reset();
+  listener.reset();
+  std::thread destroying([&] { io.reset(); });
+  CHECK(slow.block(many));
+  slow.release();
+  destroying.join();
+}
+
+TEST_CASE("an accept refuses a few requests at a time while others arrive") {
+  const connections_check nothing_left;
+  constexpr std::size_t bad = 100, arriving = 32;
+  meeting m({}, {}, 2 * bad);
+  std::list<queue_pair> callers;
+  std::size_t ended = 0;
+  for (std::size_t i = 0; i != bad; ++i)
+    m.initiator->async_connect(callers.emplace_back(m.io, m.pd), m.where(),
+                               [&](error_code, const connection_info&) { ++ended; });
+  m.until([&] { return m.listener->statistics().waiting == bad; });
+  std::list<silent_connector> silent; // whose requests are not read yet
+  for (std::size_t i = 0; i != arriving; ++i)
+    silent.emplace_back(m.where(), *callers.emplace_back(m.io, m.pd).native_handle());
+  const auto refused = [&] {
+    return m.listener->statistics().refused_incompatible;
+  };
+  std::uint64_t before = 0, most = 0;
+  const auto look = [&] {
+    most = std::max(most, refused() - before);
+    before = refused();
+  };
+  const refusing accept(m, m.io, *m.listener);
+  m.until([&] { // which runs a turn itself
+    look();
+    m.io.poll_one();
+    look();
+    return refused() == bad + arriving;
+  });
+  CHECK(most == detail::acceptor_impl::most_a_turn);
+  m.listener->cancel();
+  m.until([&] { return accept.accepted.done() && ended == bad; });
 }
 
 TEST_CASE("events of many attempts leave turns to the context's other work") {

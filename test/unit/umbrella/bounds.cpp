@@ -91,21 +91,20 @@ void for_each_line(const char* folder, Line line) {
 // Constants whose names are those of bounds, and which bound nothing that a peer makes this side
 // keep.
 const names other_constants{
-    "most_bytes",          // a pool's limit; the bytes of a message that is sent
-    "most_calls",          // of threads for calls of rdma_cm
-    "most_credits",        // by the width of a field
-    "most_data",           // of a request, by the device
-    "most_ends_at_a_time", // within `most_ends`
-    "most_gathered",       // within a receive
-    "most_grants",         // the largest value of `remote_memory_options::grants`
-    "most_idle_visits",    // before a stream waits for an event
-    "most_kept",           // memory of operations; events of the device
-    "most_patience",       // of this side's attempts to connect
-    "most_port_trials",    // of this side's attempts to connect
-    "most_rxe_retries",    // of this side's requests
-    "most_send_elements",  // of one's own requests
-    "most_texts",          // of errors
-    "most_threads",        // that allocate memory
+    "most_bytes",         // a pool's limit; the bytes of a message that is sent
+    "most_calls",         // of threads for calls of rdma_cm
+    "most_credits",       // by the width of a field
+    "most_data",          // of a request, by the device
+    "most_gathered",      // within a receive
+    "most_grants",        // the largest value of `remote_memory_options::grants`
+    "most_idle_visits",   // before a stream waits for an event
+    "most_kept",          // memory of operations; events of the device
+    "most_patience",      // of this side's attempts to connect
+    "most_port_trials",   // of this side's attempts to connect
+    "most_rxe_retries",   // of this side's requests
+    "most_send_elements", // of one's own requests
+    "most_texts",         // of errors
+    "most_threads",       // that allocate memory
 };
 
 // Options that bound nothing of a peer's, of objects that peers use.
@@ -186,7 +185,11 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
 #define ADD_CONSTANT(type, member) code[#type "::" #member] = text(detail::type::member)
   ADD(acceptor_options, backlog);
   ADD_CONSTANT(acceptor_impl, most_a_turn);
-  ADD_CONSTANT(cm_service, most_ends);
+  ADD_CONSTANT(ending_ids, most_ends_of_source);
+  ADD_CONSTANT(ending_ids, most_ends);
+  ADD_CONSTANT(cm_service, most_ends_at_a_time);
+  ADD_CONSTANT(cm_service, most_ends_of_source_at_a_time);
+  ADD_CONSTANT(cm_service, most_ends_at_shutdown);
   ADD_CONSTANT(log_rate, most_a_second);
   ADD(acceptor_options, handshakes);
   ADD(accept_options, timeout);
