@@ -396,7 +396,7 @@ public:
   auto async_renew(const remote_region& region, std::chrono::microseconds lease,
                    Token&& token = {}) {
     return detail::begin_async<Token, void(error_code)>(
-        initiate_region<purpose::renew, detail::no_result>{this}, token, region, 0, lease);
+        initiate_region<purpose::renew, detail::no_result>{this}, token, region, 0U, lease);
   }
 
   /// Lends memory of this side to the peer, whose program receives it by `async_receive_region`,
