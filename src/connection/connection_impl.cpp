@@ -106,7 +106,7 @@ bool connection_impl::run_parts(operation_list& done) {
       return true;
   }
   if (to_come_ && !messages_->puts_off()) [[unlikely]]
-    to_come_.reset(); // the message is read in another way, or not at all
+    drop_to_come();
   remote_part_->idle();
   return regions_->run(done) || any;
 }

@@ -69,7 +69,8 @@ public:
   void cancel_receives();
 
 private:
-  friend connection_regions; // completes operations, and makes regions of granted leases
+  friend connection_regions; // completes operations, makes regions of granted leases, and
+                             // allocates memory for the peer
   friend message_pull;       // calls `pull_done` when its READs have ended
   friend remote_record;      // calls `remote_done` when its work request has ended
 
@@ -117,8 +118,11 @@ private:
   void complete_receive(message_receive& r, operation_list& done);
   void cancel(message_receive& op, operation_list& done);
   void begin_pull(const message_action& a);
-  bool has_room_to_pull(std::uint64_t bytes) const noexcept;
+  /// Whether a message of so many bytes may be in the pool, if that takes so many more.
+  bool has_room_to_pull(std::uint64_t bytes, std::uint64_t more) const noexcept;
   registered_buffer allocate_to_pull(std::size_t bytes, error_code& ec);
+  void drop_to_come() noexcept;
+  void look_for_memory();
   void pull_done(message_pull& p);
   message_pull& pull_of(std::uint32_t slot) noexcept;
   void give_back(message_pull& p) noexcept;

@@ -3,6 +3,7 @@
 #include <asio_rdma/detail/verbs/scatter_gather.hpp>
 
 #include "connection/connection_impl.hpp"
+#include "core/size_classes.hpp"
 #include "memory/memory_pool_impl.hpp"
 
 #include <algorithm>
@@ -183,52 +184,63 @@ void connection_impl::begin_pull(const message_action& a) {
   give_back(p);
 }
 
-// Registering much memory takes so long that the other connections of the context would wait. So a
-// background thread does that (`would_block`), and this looks for the result.
+// If a background thread allocates the memory (`would_block`), this looks for the result.
 registered_buffer connection_impl::allocate_to_pull(std::size_t bytes, error_code& ec) {
-  constexpr std::size_t much = std::size_t(16) << 20;
-  constexpr std::chrono::milliseconds pause(5);
-  const auto before = to_come_ && to_come_->bytes() == bytes ? to_come_ : nullptr;
+  const memory_pool& pool = link_.pool();
   ec.clear();
-  if (before && before->is_done()) {
-    to_come_.reset();
-    registered_buffer result = before->take(ec);
-    if (!ec && !has_room_to_pull(0)) // meanwhile others have taken what is to be left for them
+  if (to_come_ && to_come_->bytes() != bytes)
+    drop_to_come();
+  if (to_come_ && to_come_->is_done()) {
+    registered_buffer result = std::exchange(to_come_, nullptr)->take(ec);
+    if (!ec && !has_room_to_pull(bytes, 0)) // meanwhile others have taken what is left for them
       ec = error::pool_limit;
     return result;
   }
-  if (!before) {
-    to_come_.reset();
-    if (!has_room_to_pull(bytes)) {
+  if (!to_come_) {
+    if (!has_room_to_pull(bytes, bytes)) {
       ec = error::pool_limit;
       return {};
     }
-    if (bytes <= much)
-      return link_.pool().allocate(bytes, ec);
-    if (registered_buffer present = allocate_present(link_.pool(), bytes); present.size() != 0)
+    if (bytes <= largest_small)
+      return pool.allocate(bytes, ec);
+    if (registered_buffer present = allocate_present(pool, bytes); !present.empty())
       return present;
-    to_come_ = allocations_.start(link_.pool(), bytes);
+    if (!allocations_.admits(pool, bytes))
+      to_come_ = allocations_.start<slow_allocation>(pool, bytes);
     if (!to_come_)
-      return link_.pool().allocate(bytes, ec);
+      return pool.allocate(bytes, ec);
   }
-  link_.call_at(link_impl::timer::put_off, protocol_clock::now() + pause,
-                [this] { messages_->go_on(); });
+  look_for_memory();
   ec = asio::error::would_block;
   return {};
+}
+
+// The message is read in another way, or not at all.
+void connection_impl::drop_to_come() noexcept {
+  allocations_.cancel(*to_come_);
+  to_come_.reset();
+}
+
+// A background thread does not report that it has allocated memory, so this polls.
+void connection_impl::look_for_memory() {
+  link_.call_at(link_impl::timer::put_off, protocol_clock::now() + allocations_.pause(), [this] {
+    messages_->go_on();
+    regions_->look_for_memory();
+  });
 }
 
 // The peer chooses the size, and how long its memory takes to be read. So a part of the pool's
 // limit is left for other links: for their receives, and each link's first short message. Long
 // messages that wait for a thread may not get what they wait for, so they hold up no short one.
-bool connection_impl::has_room_to_pull(std::uint64_t bytes) const noexcept {
+bool connection_impl::has_room_to_pull(std::uint64_t bytes, std::uint64_t more) const noexcept {
   const std::uint64_t limit = link_.pool().limit();
   const bool is_short = messages_->pulled_bytes() == bytes && bytes <= short_message;
   const std::uint64_t left = !is_short ? limit / 8 : bytes <= small_message ? 0 : limit / 16;
   const std::uint64_t most = limit - left;
   const std::uint64_t waiting =
-      is_short || bytes == 0 ? 0 : allocations_.bytes_waiting(link_.pool());
+      is_short || more == 0 ? 0 : allocations_.bytes_waiting(link_.pool());
   const std::uint64_t used = link_.pool().impl()->used() + waiting;
-  return bytes <= options_.pull_bytes && used <= most && bytes <= most - used;
+  return bytes <= options_.pull_bytes && used <= most && more <= most - used;
 }
 
 } // namespace asio_rdma::detail

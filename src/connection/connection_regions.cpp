@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSL-1.0
 // Remote memory of a connection.
 #include "connection/connection_impl.hpp"
+#include "core/size_classes.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -21,7 +22,23 @@ grant_limits limits_of(const remote_memory_options& o, const device& d) {
   return l;
 }
 
+// The key of the memory's first bytes.
+grant_key make_grant_key(const memory_pool& pool, const registered_buffer& memory,
+                         std::size_t bytes, access rights, error_code& ec) noexcept {
+  try {
+    return {pool.get_protection_domain(), const_buffer(memory).first(bytes), rights, ec};
+  } catch (const std::bad_alloc&) {
+    ec = asio::error::no_memory;
+    return {};
+  }
+}
+
 } // namespace
+
+void grant_allocation::prepare(const registered_buffer& memory, error_code& ec) noexcept {
+  memory.zero();
+  key_ = make_grant_key(pool(), memory, bytes(), rights_, ec);
+}
 
 connection_regions::connection_regions(connection_impl& connection, frame_link& frames,
                                        const remote_memory_options& options)
@@ -99,18 +116,55 @@ void connection_regions::make_key(const grant_action& a) {
   granted_[a.grant & 0xffff] = &r;
   if (!ec && a.bytes == 0)
     ec = asio::error::invalid_argument;
+  const auto rights = to_access(a.rights);
   if (!ec && a.lend == nullptr) {
-    r.memory = link_.pool().allocate(a.bytes, ec);
+    const memory_pool& pool = link_.pool();
+    slow_allocations& allocations = connection_.allocations_;
+    if (a.bytes > largest_small && !allocations.admits(pool, a.bytes, a.bytes))
+      r.to_come = allocations.start<grant_allocation>(pool, a.bytes, rights);
+    if (r.to_come) {
+      ++to_come_;
+      return connection_.look_for_memory();
+    }
+    r.memory = pool.allocate(a.bytes, ec);
     if (!ec)
       r.memory.zero();
   }
-  try {
-    if (!ec)
-      r.key = grant_key(link_.pool().get_protection_domain(), const_buffer(r.memory).first(a.bytes),
-                        to_access(a.rights), ec);
-  } catch (const std::bad_alloc&) {
-    ec = asio::error::no_memory;
+  if (!ec)
+    r.key = make_grant_key(link_.pool(), r.memory, a.bytes, rights, ec);
+  key_made(r, ec);
+}
+
+void connection_regions::look_for_memory() {
+  if (to_come_ == 0)
+    return;
+  for (grant_record* const r : granted_) {
+    if (r == nullptr || !r->to_come || !r->to_come->is_done())
+      continue;
+    const auto made = std::exchange(r->to_come, nullptr);
+    --to_come_;
+    error_code ec;
+    r->memory = made->take(ec);
+    r->key = made->take_key();
+    key_made(*r, ec ? ec : link_.check());
   }
+  if (to_come_ != 0)
+    connection_.look_for_memory();
+}
+
+// The link ends, so the peer gets none of it.
+void connection_regions::drop_to_come() noexcept {
+  for (grant_record* const r : granted_) {
+    if (r == nullptr || !r->to_come)
+      continue;
+    connection_.allocations_.cancel(*r->to_come);
+    r->to_come.reset();
+    not_made(*r, link_.check());
+  }
+  to_come_ = 0;
+}
+
+void connection_regions::key_made(grant_record& r, error_code ec) {
   const bool binds = !ec && r.key.window();
   if (binds)
     ec = bind(r);
@@ -283,6 +337,8 @@ bool connection_regions::run(operation_list& done) {
       r.returned = false;
       give_back(r);
     }
+  if (to_come_ != 0 && link_.failing()) [[unlikely]]
+    drop_to_come();
   if (!grants_.may_act() && !leases_.may_act() && !inbox_.may_act())
     return false;
   if (run_grants(done))

@@ -10,10 +10,12 @@
 #include "leases/grant_table.hpp"
 #include "leases/lease_table.hpp"
 #include "leases/region_inbox.hpp"
+#include "memory/slow_allocation.hpp"
 #include "verbs/grant_key.hpp"
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -30,13 +32,31 @@ struct grant_bind final : link_transfer {
   grant_record& grant;
 };
 
+/// The allocation of memory that the peer has requested: it is cleared, and registered by a key of
+/// its own.
+class grant_allocation final : public slow_allocation {
+public:
+  grant_allocation(const memory_pool& pool, std::size_t bytes, access rights)
+      : slow_allocation(pool, bytes), rights_(rights) {}
+
+  /// Called once, after `is_done`.
+  grant_key take_key() noexcept { return std::move(key_); }
+
+private:
+  void prepare(const registered_buffer& memory, error_code& ec) noexcept override;
+
+  const access rights_;
+  grant_key key_; // destroyed before the memory
+};
+
 /// Memory that the peer may access, by a key of its own.
 struct grant_record final : lend_request {
   explicit grant_record(connection_regions& regions) noexcept;
 
   registered_buffer memory;
-  buffer_access access; ///< Access to lent memory.
-  loan lent;            ///< Of lent memory.
+  std::shared_ptr<grant_allocation> to_come; ///< Null unless a background thread allocates it.
+  buffer_access access;                      ///< Access to lent memory.
+  loan lent;                                 ///< Of lent memory.
   grant_key key;
   grant_bind bind;
   region_operation* waiter = nullptr;
@@ -79,6 +99,8 @@ public:
   void revoke(region_operation& op, const registered_buffer* memory,
               std::chrono::microseconds grace);
   bool run_grants(operation_list& done);
+  /// Looks for memory that background threads have allocated.
+  void look_for_memory();
 
 private:
   friend grant_bind;   // calls `bound` when the bind has completed
@@ -90,6 +112,8 @@ private:
   void give_back(grant_record& r) noexcept;
   void reserve_place();
   void make_key(const grant_action& a);
+  void key_made(grant_record& r, error_code ec);
+  void drop_to_come() noexcept;
   error_code bind(grant_record& r);
   void bound(grant_record& r);
   void made(grant_record& r);
@@ -109,6 +133,7 @@ private:
   bool new_grants_ = false;            // the next expiry may be earlier than the timer
   std::vector<grant_record*> granted_; // those whose key is made or being made, by their place in
                                        // the table
+  std::size_t to_come_ = 0;            // records whose memory a background thread allocates
   grant_record* returned_ = nullptr;   // those whose memory has been handed back, linked by
                                        // `next_free`
   free_list<gift_record> gift_records_;

@@ -19,6 +19,8 @@ public:
 
   /// The first of `pages` adjacent pages (at least one), or `none` if no run is long enough.
   std::uint32_t allocate(std::uint32_t pages) noexcept;
+  /// Whether `allocate` would find a run.
+  bool has(std::uint32_t pages) const noexcept { return find(pages) != none; }
   /// Releases the run that begins with page `first`.
   void release(std::uint32_t first) noexcept;
 

@@ -243,6 +243,27 @@ std::size_t memory_pool_impl::next_arena(std::size_t registered) const noexcept 
   return std::max(step, options_.first_arena);
 }
 
+// The bytes that the limit leaves.
+std::size_t memory_pool_impl::unregistered() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return options_.limit - registered_ - of_parts_;
+}
+
+std::size_t memory_pool_impl::bytes_to_prepare(std::size_t bytes) const noexcept {
+  const std::size_t room = counting().unregistered();
+  const auto count = static_cast<std::uint32_t>(round_up(bytes, page_bytes) / page_bytes);
+  const std::lock_guard lock(mutex_);
+  if (std::any_of(arenas_.begin(), arenas_.end(),
+                  [count](const auto& a) { return a->taken.has(count); }))
+    return bytes;
+  if (bytes > room)
+    return std::numeric_limits<std::size_t>::max();
+  std::size_t arena = bytes > largest_step ? bytes : std::max(bytes, next_arena(registered_));
+  if (arena >= huge_page && !is_part())
+    arena = round_up(arena, huge_page);
+  return std::min(arena, room);
+}
+
 std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::make_arena(std::size_t registered,
                                                                       std::size_t room,
                                                                       std::size_t bytes,

@@ -52,6 +52,10 @@ public:
   memory_block* allocate(std::size_t bytes, std::size_t alignment, error_code& ec) noexcept;
   /// Returns null if that registers or clears memory. More bytes than `largest_small`.
   memory_block* allocate_present(std::size_t bytes) noexcept;
+  /// The bytes that `allocate` would register for a block of more bytes than `largest_small`. If it
+  /// would register none, those of the block, and if it would deregister unused memory first, the
+  /// largest number.
+  std::size_t bytes_to_prepare(std::size_t bytes) const noexcept;
   void reserve(std::size_t bytes, error_code& ec) noexcept;
   std::size_t trim() noexcept;
   std::optional<mutable_buffer> find(const void* data, std::size_t bytes) const noexcept;
@@ -161,6 +165,7 @@ private:
   bool wait_for_deregistered(std::uint64_t before) noexcept;
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::size_t next_arena(std::size_t registered) const noexcept;
+  std::size_t unregistered() const noexcept;
   std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
                                     error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;

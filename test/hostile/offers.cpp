@@ -196,9 +196,7 @@ TEST_CASE("offers: long messages that leave others as little as they may") {
   // Long messages leave an eighth, and short ones a sixteenth, which receives may use.
   CHECK(s.report()->most_pooled <= s.report()->pool_limit / 32 * 31);
   peers.end();
-  // The context's thread registers memory for the short messages itself. The pool's next arena is
-  // as large as all before, which takes 70 ms on soft.
-  s.check(3);
+  s.check();
 }
 
 TEST_CASE("offers: more messages than a connection reads at a time") {
@@ -255,7 +253,8 @@ TEST_CASE("offers: streams that take no bytes, while long messages have their pa
     CHECK((kernels || now < before + count * (512 << 10)));
   }
   others.end();
-  s.check(kernels ? 3 : 1); // as above
+  // On rxe the context has computed for 190 to 370 ms, the most of these tests.
+  s.check(kernels ? 2 : 1);
 }
 
 } // namespace test::offers_tests

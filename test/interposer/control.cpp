@@ -14,6 +14,12 @@ namespace faults {
 void link_control_functions() {}
 
 namespace {
+thread_local std::uint64_t registered_here = 0;
+}
+
+std::uint64_t bytes_registered_here() { return registered_here; }
+
+namespace {
 
 // libibverbs calls some of its exported functions from others; only the outermost call counts.
 thread_local unsigned depth = 0;
@@ -33,6 +39,15 @@ auto make(ibv_context* context, call which, Make real) -> decltype(real(*state_o
   }
   const nested n;
   return real(*state);
+}
+
+template <class Make>
+ibv_mr* register_bytes(ibv_pd* pd, std::size_t length, Make real) {
+  const bool outermost = depth == 0;
+  ibv_mr* const made = make(pd->context, call::reg_mr, real);
+  if (made != nullptr && outermost)
+    registered_here += length;
+  return made;
 }
 
 template <class Do>
@@ -203,24 +218,24 @@ FAULTS_EXPORT int ibv_dealloc_pd(ibv_pd* pd) {
 }
 
 FAULTS_EXPORT ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, std::size_t length, int access) {
-  return make(pd->context, call::reg_mr,
-              [&](auto&) { return FAULTS_REAL(ibv_reg_mr)(pd, address, length, access); });
+  return register_bytes(
+      pd, length, [&](auto&) { return FAULTS_REAL(ibv_reg_mr)(pd, address, length, access); });
 }
 FAULTS_EXPORT ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, std::size_t length,
                                       std::uint64_t iova, int access) {
-  return make(pd->context, call::reg_mr, [&](auto&) {
+  return register_bytes(pd, length, [&](auto&) {
     return FAULTS_REAL(ibv_reg_mr_iova)(pd, address, length, iova, access);
   });
 }
 FAULTS_EXPORT ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, std::size_t length,
                                        std::uint64_t iova, unsigned access) {
-  return make(pd->context, call::reg_mr, [&](auto&) {
+  return register_bytes(pd, length, [&](auto&) {
     return FAULTS_REAL(ibv_reg_mr_iova2)(pd, address, length, iova, access);
   });
 }
 FAULTS_EXPORT ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, std::uint64_t offset, std::size_t length,
                                         std::uint64_t iova, int fd, int access) {
-  return make(pd->context, call::reg_mr, [&](auto&) {
+  return register_bytes(pd, length, [&](auto&) {
     return FAULTS_REAL(ibv_reg_dmabuf_mr)(pd, offset, length, iova, fd, access);
   });
 }

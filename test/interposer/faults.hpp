@@ -142,6 +142,9 @@ struct counters {
   std::uint64_t refused_of(call which) const { return refused[static_cast<std::size_t>(which)]; }
 };
 
+// The bytes that the calling thread has registered, of all contexts.
+std::uint64_t bytes_registered_here();
+
 class injector {
 public:
   // Attaches to an opened context. Throws std::logic_error if another injector is attached to it.

@@ -15,6 +15,7 @@
 #include "global/global_memory_impl.hpp"
 #include "link/link_transfer.hpp"
 #include "link/silent_peer.hpp"
+#include "memory/slow_allocation.hpp"
 #include "streams/stream_impl.hpp"
 #include "streams/stream_inbox.hpp"
 
@@ -203,6 +204,8 @@ TEST_CASE("the bounds of docs/security.md are those of the code") {
   ADD_CONSTANT(connection_impl, small_message);
   ADD(connection_options, pulls);
   ADD(connection_options, max_message);
+  ADD_CONSTANT(slow_allocations, most_a_period);
+  CHECK(detail::slow_allocations::period == std::chrono::milliseconds(100)); // in the page's text
   ADD(connection_options, read_timeout);
   ADD_CONSTANT(read_pace, for_each);
   ADD(connection_options, offers);
