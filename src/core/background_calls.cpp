@@ -71,6 +71,11 @@ bool background_calls::take_back(const background_call& call) noexcept {
   return taken != nullptr;
 }
 
+std::size_t background_calls::waiting() const noexcept {
+  const std::lock_guard lock(mutex_);
+  return calls_;
+}
+
 // After `finish` there is nothing that other groups could wait for.
 background_call* background_calls::next() const noexcept {
   const auto running = [this](std::uint64_t group) {

@@ -163,6 +163,8 @@ public:
   error_code start(std::shared_ptr<background_call> call);
   /// Removes a call that no thread has begun. Returns false if a thread has begun it.
   bool take_back(const background_call& call) noexcept;
+  /// The number of calls that no thread has begun.
+  std::size_t waiting() const noexcept;
   /// Waits until all calls have been made, by up to `threads` threads if that is more than before.
   /// No call is started afterwards.
   void finish(std::size_t threads = 0) noexcept;
@@ -175,7 +177,7 @@ private:
   background_call* next() const noexcept;
 
   const std::size_t most_threads_, most_of_group_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   call_groups waiting_;
   std::vector<std::uint64_t> running_; // the group of each call that runs
