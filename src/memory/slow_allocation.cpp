@@ -43,11 +43,11 @@ slow_allocations& slow_allocations::of(asio::execution_context& context) {
 // Each counted byte takes its part of the period. So a burst has at most `most_a_period` bytes, and
 // the bytes of a longer time are those of its periods.
 bool slow_allocations::admits(const memory_pool& pool, std::size_t bytes,
-                              std::size_t key) noexcept {
+                              std::size_t key_bytes) noexcept {
   std::size_t count = pool.impl()->bytes_to_prepare(bytes);
-  if (count > most_a_period || key > most_a_period - count)
+  if (count > most_a_period || key_bytes > most_a_period - count)
     return false;
-  count += key;
+  count += key_bytes;
   const auto length =
       std::chrono::nanoseconds(period) * std::int64_t(count) / std::int64_t(most_a_period);
   const auto now = std::chrono::steady_clock::now();

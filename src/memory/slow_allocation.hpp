@@ -67,8 +67,8 @@ public:
   static slow_allocations& of(asio::execution_context& context);
 
   /// Whether the calling thread of the context may allocate a block of more than 64 KiB now, clear
-  /// it and register a key of `key` bytes. If so, the bytes are counted.
-  bool admits(const memory_pool& pool, std::size_t bytes, std::size_t key = 0) noexcept;
+  /// it and register a key of `key_bytes` bytes. If so, the bytes are counted.
+  bool admits(const memory_pool& pool, std::size_t bytes, std::size_t key_bytes = 0) noexcept;
   /// Starts an `Allocation`, which is a `slow_allocation`, with these arguments. Returns null if no
   /// thread can make it. The end of an allocation is not reported: look again after `pause()`.
   template <class Allocation, class... Arguments>
