@@ -111,14 +111,14 @@ public:
   static device open_first();
   static device open_first(error_code& ec);
 
-  /// Opens the device for connections from and to an IP address: the one that has it in this network
-  /// namespace; for the address of a peer, the one that has the local address of the route to it
-  /// (ip-route(8)). The ranking of `open_first` decides if several have it, such as a link-local
-  /// address without a scope id, and for an unspecified address, or a loopback address that no
-  /// device has. Nothing is sent. A connection by another device ends with `error::wrong_device`,
-  /// as the kernel takes the route's (rdma_resolve_addr(3)). Errors: `error::no_gid` if no device
-  /// has the address; `error::no_device` if there is none. If, besides, the process cannot use one:
-  /// the errors of `open`.
+  /// Opens the device for connections from and to an IP address: the one that has it in this
+  /// network namespace; for the address of a peer, the one that has the local address of the route
+  /// to it (ip-route(8)). The ranking of `open_first` decides if several have it, such as a
+  /// link-local address without a scope id, and for an unspecified address, or a loopback address
+  /// that no device has. Nothing is sent. A connection by another device ends with
+  /// `error::wrong_device`, as the kernel takes the route's (rdma_resolve_addr(3)). Errors:
+  /// `error::no_gid` if no device has the address; `error::no_device` if there is none. If,
+  /// besides, the process cannot use one: the errors of `open`.
   static device open_for(const asio::ip::address& address);
   static device open_for(const asio::ip::address& address, error_code& ec);
 
