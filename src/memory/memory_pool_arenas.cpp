@@ -86,8 +86,7 @@ bool memory_pool_impl::wait_for_deregistered(std::uint64_t before) noexcept {
 std::size_t memory_pool_impl::count_own_arena(std::size_t bytes) noexcept {
   const std::lock_guard growing(growth_);
   const std::lock_guard lock(mutex_);
-  const std::size_t size = std::min(is_part() ? bytes : round_up(bytes, huge_page),
-                                    options_.limit - registered_ - of_parts_);
+  const std::size_t size = std::min(is_part() ? bytes : round_up(bytes, huge_page), unregistered());
   if (size < bytes)
     return 0;
   registered_ += size;
@@ -202,11 +201,17 @@ std::size_t memory_pool_impl::deregister(std::unique_ptr<pages> removed) noexcep
 
 // --- The limit -------------------------------------------------------------------------------
 
+// The bytes that it leaves.
+std::size_t memory_pool_impl::unregistered() const noexcept {
+  assert(mutex_.is_locked());
+  return options_.limit - registered_ - of_parts_;
+}
+
 bool memory_pool_impl::take_share(std::size_t bytes) noexcept {
   const auto take = [&] {
     const std::lock_guard growing(growth_);
     const std::lock_guard lock(mutex_);
-    if (bytes > options_.limit - registered_ - of_parts_)
+    if (bytes > unregistered())
       return false;
     of_parts_ += bytes;
     return true;
@@ -243,14 +248,19 @@ std::size_t memory_pool_impl::next_arena(std::size_t registered) const noexcept 
   return std::max(step, options_.first_arena);
 }
 
-// The bytes that the limit leaves.
-std::size_t memory_pool_impl::unregistered() const noexcept {
-  const std::lock_guard lock(mutex_);
-  return options_.limit - registered_ - of_parts_;
+// The bytes of an arena, if the limit leaves so much room.
+std::size_t memory_pool_impl::arena_size(std::size_t bytes, std::size_t room) const noexcept {
+  if (bytes >= huge_page && !is_part())
+    bytes = round_up(bytes, huge_page);
+  return std::min(bytes, room);
 }
 
 std::size_t memory_pool_impl::bytes_to_prepare(std::size_t bytes) const noexcept {
-  const std::size_t room = counting().unregistered();
+  const memory_pool_impl& limited = counting();
+  const std::size_t room = [&limited] {
+    const std::lock_guard lock(limited.mutex_);
+    return limited.unregistered();
+  }();
   const auto count = static_cast<std::uint32_t>(round_up(bytes, page_bytes) / page_bytes);
   const std::lock_guard lock(mutex_);
   if (std::any_of(arenas_.begin(), arenas_.end(),
@@ -258,10 +268,7 @@ std::size_t memory_pool_impl::bytes_to_prepare(std::size_t bytes) const noexcept
     return bytes;
   if (bytes > room)
     return std::numeric_limits<std::size_t>::max();
-  std::size_t arena = bytes > largest_step ? bytes : std::max(bytes, next_arena(registered_));
-  if (arena >= huge_page && !is_part())
-    arena = round_up(arena, huge_page);
-  return std::min(arena, room);
+  return arena_size(bytes > largest_step ? bytes : std::max(bytes, next_arena(registered_)), room);
 }
 
 std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::make_arena(std::size_t registered,
@@ -273,10 +280,7 @@ std::unique_ptr<memory_pool_impl::pages> memory_pool_impl::make_arena(std::size_
     ec = error::pool_limit;
     return nullptr;
   }
-  std::size_t wanted = std::max(bytes, next_arena(registered));
-  if (wanted >= huge_page && !is_part())
-    wanted = round_up(wanted, huge_page);
-  wanted = std::min(wanted, room);
+  std::size_t wanted = arena_size(std::max(bytes, next_arena(registered)), room);
   for (;;) {
     ec.clear();
     share of_limit(whole_.impl().get(), wanted);
@@ -314,7 +318,7 @@ bool memory_pool_impl::grow(std::size_t bytes, error_code& ec) {
   {
     const std::lock_guard lock(mutex_);
     registered = registered_;
-    room = options_.limit - registered_ - of_parts_;
+    room = unregistered();
     arenas_.reserve(arenas_.size() + 1);
   }
   auto added = make_arena(registered, room, bytes, ec);
@@ -361,7 +365,7 @@ std::size_t memory_pool_impl::release_unused(std::size_t wanted) noexcept {
     std::unique_ptr<pages> unused;
     {
       const std::lock_guard lock(mutex_);
-      if (wanted <= options_.limit - registered_ - of_parts_)
+      if (wanted <= unregistered())
         return bytes;
       const auto i = std::find_if(arenas_.begin(), arenas_.end(),
                                   [](const auto& a) { return a->taken.pages_used() == 0; });

@@ -166,6 +166,7 @@ private:
   void log_lack(std::size_t bytes, std::size_t registered, const error_code& why) noexcept;
   std::size_t next_arena(std::size_t registered) const noexcept;
   std::size_t unregistered() const noexcept;
+  std::size_t arena_size(std::size_t bytes, std::size_t room) const noexcept;
   std::unique_ptr<pages> make_arena(std::size_t registered, std::size_t room, std::size_t bytes,
                                     error_code& ec) const;
   const pages* arena_of(const void* address) const noexcept;

@@ -113,8 +113,8 @@ error_code why_none(const std::vector<port_facts>& ports, const error_code& none
 
 // Opens the device of the first port that fits. The error is `none`, or a reason that precedes it.
 template <class Fits>
-device open_best(Fits fits, const error_code& none, error_code& ec) {
-  const std::vector<port_facts> ports = ranked_ports();
+device open_best(const std::vector<port_facts>& ports, Fits fits, const error_code& none,
+                 error_code& ec) {
   for (const port_facts& p : ports) {
     if (p.open_error || !fits(p))
       continue;
@@ -149,7 +149,7 @@ asio::ip::address source_toward(const asio::ip::address& peer) {
 } // namespace
 
 device device::open_first(error_code& ec) {
-  return open_best(&detail::is_usable, error::no_device, ec);
+  return open_best(ranked_ports(), &detail::is_usable, error::no_device, ec);
 }
 
 device device::open_first() {
@@ -162,13 +162,14 @@ device device::open_first() {
 device device::open_for(const asio::ip::address& address, error_code& ec) {
   if (address.is_unspecified())
     return open_first(ec);
-  device found = open_best(having(address), error::no_gid, ec);
+  const std::vector<port_facts> ports = ranked_ports();
+  device found = open_best(ports, having(address), error::no_gid, ec);
   if (ec != error::no_gid)
     return found;
   if (address.is_loopback())
-    return open_first(ec);
+    return open_best(ports, &detail::is_usable, error::no_device, ec);
   const asio::ip::address local = source_toward(address);
-  return local.is_unspecified() ? device() : open_best(having(local), error::no_gid, ec);
+  return local.is_unspecified() ? device() : open_best(ports, having(local), error::no_gid, ec);
 }
 
 device device::open_for(const asio::ip::address& address) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -32,6 +33,11 @@ public:
     may_return_ += n;
     changed_.notify_all();
   }
+  void start(background_calls& calls, std::initializer_list<std::uint64_t> groups) {
+    for (const std::uint64_t group : groups)
+      REQUIRE_FALSE(calls.start(call(group)));
+  }
+
   /// Whether calls of these groups have begun, in all, after some patience.
   bool begun(std::vector<std::uint64_t> groups) {
     std::unique_lock lock(mutex_);
@@ -71,8 +77,7 @@ private:
 TEST_CASE("calls of one group leave threads to others") {
   background_calls calls(4, 2);
   scene s;
-  for (const std::uint64_t group : {1U, 1U, 1U, 1U, 2U})
-    REQUIRE_FALSE(calls.start(s.call(group)));
+  s.start(calls, {1U, 1U, 1U, 1U, 2U});
   CHECK(s.begun({1, 1, 2}));
   s.let(1000);
   calls.finish();
@@ -82,11 +87,9 @@ TEST_CASE("calls of one group leave threads to others") {
 TEST_CASE("a thread makes the next call of the group with the fewest threads") {
   background_calls calls(2, 2);
   scene s;
-  for (const std::uint64_t group : {1U, 1U})
-    REQUIRE_FALSE(calls.start(s.call(group)));
+  s.start(calls, {1U, 1U});
   CHECK(s.begun({1, 1}));
-  for (const std::uint64_t group : {1U, 2U, 2U})
-    REQUIRE_FALSE(calls.start(s.call(group)));
+  s.start(calls, {1U, 2U, 2U});
   s.let(1);
   CHECK(s.begun({1, 1, 2}));
   s.let(1000);
@@ -97,8 +100,7 @@ TEST_CASE("a thread makes the next call of the group with the fewest threads") {
 TEST_CASE("the last calls are made by more threads") {
   background_calls calls(2, 1);
   scene s;
-  for (const std::uint64_t group : {1U, 1U, 1U, 2U, 1U})
-    REQUIRE_FALSE(calls.start(s.call(group)));
+  s.start(calls, {1U, 1U, 1U, 2U, 1U});
   CHECK(s.begun({1, 2}));
   std::thread finishing([&] { calls.finish(5); });
   CHECK(s.begun({1, 1, 1, 1, 2}));
@@ -126,8 +128,7 @@ TEST_CASE("a call that waits is taken back, and the others of its group are made
 TEST_CASE("calls that no thread has begun are dropped at a stop") {
   background_calls calls(1);
   scene s;
-  for (const std::uint64_t group : {1U, 1U, 2U, 2U})
-    REQUIRE_FALSE(calls.start(s.call(group)));
+  s.start(calls, {1U, 1U, 2U, 2U});
   CHECK(s.begun({1}));
   std::thread stopping([&] { calls.stop(); });
   while (!calls.start(s.call(3)))

@@ -78,13 +78,17 @@ struct two {
     REQUIRE(!op.ec);
     return op.result;
   }
-  /// Hands a region back, with its key ended at once.
-  void hands_back(const remote_lease& l) {
-    a_lease gift;
+  /// Starts to hand a region back: the owner knows, and the key has not ended.
+  void gives(a_lease& gift, const remote_lease& l) {
     gift.what = lease_request::kind::give;
     gift.id = l.id;
     user.leases.start(gift, now);
     exchange();
+  }
+  /// Hands a region back, with its key ended at once.
+  void hands_back(const remote_lease& l) {
+    a_lease gift;
+    gives(gift, l);
     REQUIRE(user.leases.next() == &gift);
     ends(number);
   }

@@ -152,10 +152,7 @@ TEST_CASE("grants: a request waits for a region that a waiting receive gets") {
   a_wait wait;
   owner.inbox.receive(wait);
   a_lease gift, op;
-  gift.what = lease_request::kind::give;
-  gift.id = l.id;
-  t.user.leases.start(gift, t.now);
-  t.exchange();
+  t.gives(gift, l);
   t.ask(op, 600, some_rights, seconds(1));
   t.exchange();
   const bool key_ended = GENERATE(false, true);
@@ -208,10 +205,7 @@ TEST_CASE("grants: a recall completes when the key of a region that was handed b
   two t;
   const remote_lease l = t.granted();
   a_lease gift;
-  gift.what = lease_request::kind::give;
-  gift.id = l.id;
-  t.user.leases.start(gift, t.now);
-  t.exchange();
+  t.gives(gift, l);
   a_recall recall, late;
   recall.grants = {t.number};
   t.owner.grants.recall(recall, seconds(1), t.now);
@@ -230,10 +224,7 @@ TEST_CASE("grants: memory whose key cannot be ended is not kept for a receive") 
   two t;
   const remote_lease l = t.granted();
   a_lease gift;
-  gift.what = lease_request::kind::give;
-  gift.id = l.id;
-  t.user.leases.start(gift, t.now);
-  t.exchange();
+  t.gives(gift, l);
   REQUIRE(t.owner.grants.next().what == make_or_end::end);
   t.owner.grants.ended(t.number, error::device_keeps_memory);
   CHECK(t.owner.grants.live() == 0);
